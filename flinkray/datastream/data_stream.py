@@ -311,7 +311,9 @@ class DataStream(StreamSettings):
         return DataStream(
             self._env,
             UnionTransformation(
-                "Union", self._stream.type_info, [self._stream, *(s._stream for s in streams)]
+                "Union",
+                self._stream.type_info,
+                [self._stream, *(_values(stream)._stream for stream in streams)],
             ),
         )
 
@@ -484,12 +486,12 @@ class DataStream(StreamSettings):
         )
         return DataStream(self._env, transformation)
 
-    def _by_key(self, keys: Keys) -> Transformation:
+    def _by_key(self, keys: Keys, always: bool = False) -> Transformation:
         return PartitionTransformation(
             "Hash",
             self._stream.type_info,
             input=self._stream,
-            partitioner=KeyGroupPartitioner(keys),
+            partitioner=KeyGroupPartitioner(keys, always),
         )
 
 
@@ -670,25 +672,21 @@ class KeyedStream(DataStream):
 
     def union(self, *streams: DataStream) -> DataStream:
         """The records of this and other streams, without keys."""
-        return self._origin.union(*(_values(stream) for stream in streams))
+        return self._values().union(*streams)
 
-    def add_sink(self, sink_func: Any) -> DataStreamSink:
-        """As on any stream."""
-        return self._origin.add_sink(sink_func)
+    def end_with(self, name: str, operator: StreamOperator) -> DataStreamSink:
+        """As on any stream; records of one key go to one subtask."""
+        return self._values().end_with(name, operator)
 
-    def sink_to(self, sink: Any) -> DataStreamSink:
-        """As on any stream."""
-        return self._origin.sink_to(sink)
-
-    def print(self, sink_identifier: str | None = None) -> DataStreamSink:
-        """As on any stream."""
-        return self._origin.print(sink_identifier)
+    def _values(self) -> DataStream:
+        """The stream for operators that do not look at keys, which are asked for in any case."""
+        return DataStream(self._env, self._origin._by_key(self._keys, always=True))
 
     def _collected(self) -> DataStream:
         value_type = self._stream.type_info or Types.PICKLED_BYTE_ARRAY()
         row_type = Types.ROW([self.get_key_type(), value_type])
         operator = MapOperator(_KeyAndValue(self._keys))
-        return self._then("Key and value", operator, row_type, typed=False)
+        return super()._then("Key and value", operator, row_type, typed=False)
 
     def get_key_type(self) -> TypeInformation:
         """The declared type of the keys; pickled bytes where none is known."""
@@ -713,6 +711,16 @@ class KeyedStream(DataStream):
     disable_chaining = _unsupported("disable_chaining")
     slot_sharing_group = _unsupported("slot_sharing_group")
 
+    def _then(
+        self,
+        name: str,
+        operator: StreamOperator,
+        output_type: TypeInformation | None,
+        typed: bool = True,
+        **settings: Any,
+    ) -> DataStream:
+        return self._values()._then(name, operator, output_type, typed, **settings)
+
     def _then_keyed(
         self,
         name: str,
@@ -722,7 +730,7 @@ class KeyedStream(DataStream):
         **settings: Any,
     ) -> DataStream:
         settings.setdefault("sort_keys", (self._keys,))
-        return self._then(name, operator, output_type, typed, keyed=True, **settings)
+        return super()._then(name, operator, output_type, typed, keyed=True, **settings)
 
 
 class _KeyAndValue(MapFunction[Any, Row]):
@@ -734,7 +742,7 @@ class _KeyAndValue(MapFunction[Any, Row]):
 
 
 def _values(stream: DataStream) -> DataStream:
-    return stream._origin if isinstance(stream, KeyedStream) else stream
+    return stream._values() if isinstance(stream, KeyedStream) else stream
 
 
 def two_input_stream(

@@ -18,8 +18,11 @@ import pydantic
 import pytest
 
 from flinkray.datastream import (
+    DataStream,
+    FilterFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
+    KeyedStream,
     ProcessJoinFunction,
     RuntimeContext,
     StreamExecutionEnvironment,
@@ -28,6 +31,7 @@ from flinkray.datastream import (
 from flinkray.datastream.common import Row, Time, Types
 from flinkray.datastream.state import ValueStateDescriptor
 from flinkray.streaming.errors import OperatorError, StreamError
+from flinkray.streaming.sinks.simple import CallbackSink
 
 BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
 NOON = datetime.datetime(2026, 7, 1, 12, 0, tzinfo=datetime.timezone.utc)
@@ -257,3 +261,72 @@ class Never(KeyedCoProcessFunction[Any, Any, Any, Any]):
 class NoPairs(ProcessJoinFunction[Any, Any, Any]):
     def process_element(self, left: Any, right: Any, ctx: Any) -> None:
         return None
+
+
+class KeepAll(FilterFunction):
+    def filter(self, value: Any) -> bool:
+        return True
+
+
+def plus_one(value: Any) -> Any:
+    return value
+
+
+def without_records(stream: DataStream) -> DataStream:
+    return stream.get_execution_environment().from_collection([])
+
+
+USES: dict[str, Callable[[KeyedStream], Any]] = {
+    "print": lambda keyed: keyed.print(),
+    "sink_to": lambda keyed: keyed.sink_to(CallbackSink(plus_one)),
+    "add_sink": lambda keyed: keyed.add_sink(plus_one),
+    "union": lambda keyed: keyed.union(keyed).print(),
+    "united": lambda keyed: without_records(keyed).union(keyed).print(),
+    "map": lambda keyed: keyed.map(plus_one).print(),
+    "filter": lambda keyed: keyed.filter(plus_one).print(),
+    "filter function": lambda keyed: keyed.filter(KeepAll()).print(),
+    "flat_map": lambda keyed: keyed.flat_map(lambda value: [value]).print(),
+    "map_batches": lambda keyed: keyed.map_batches(plus_one).print(),
+    "timestamps": lambda keyed: keyed.assign_timestamps_and_watermarks(BY_POSITION).print(),
+    "reduce": lambda keyed: keyed.reduce(lambda one, other: one).print(),
+    "collected": lambda keyed: keyed.execute_and_collect(limit=1),
+}
+
+
+def key_of_small(value: Any) -> Any:
+    number = value["n"] if isinstance(value, Row) else value[0]
+    if number == 3:
+        raise LookupError("three has no key")
+    return number
+
+
+def run(env: StreamExecutionEnvironment, build: Callable[[], Any]) -> None:
+    build()
+    env.execute()
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+@pytest.mark.parametrize("data", ["rows", "columns"])
+@pytest.mark.parametrize("use", list(USES))
+def test_selector_that_fails_fails_the_program_whatever_uses_the_keyed_stream(
+    use: str, data: str, parallelism: int
+) -> None:
+    env = environment(parallelism)
+    if data == "rows":
+        stream = env.from_collection([(n, n) for n in (1, 2, 3, 4)])
+    else:
+        stream = env.from_arrow(pa.table({"n": [1, 2, 3, 4], "m": [1, 2, 3, 4]}))
+    told = r"three has no key\n(.*\n)*in operator .*\n(.*\n)*on record .*3"
+    with pytest.raises(OperatorError, match=told):
+        run(env, lambda: USES[use](stream.key_by(key_of_small)))
+
+
+@pytest.mark.parametrize("use", ["print", "union"])
+def test_records_of_a_key_end_in_one_subtask(use: str, capsys: pytest.CaptureFixture[str]) -> None:
+    env = environment(4)
+    numbers = env.from_collection([*range(40)]).rebalance().map(lambda n: n % 5)
+    USES[use](numbers.key_by(lambda n: n))
+    env.execute()
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == (80 if use == "union" else 40)
+    assert len(set(lines)) == 5  # the subtask is in front of each

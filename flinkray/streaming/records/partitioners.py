@@ -255,12 +255,18 @@ class _ChannelsOfKeys(dict[Any, int]):
 
 
 class KeyGroupPartitioner(_ByChannel):
-    """To the owner of the key's key group."""
+    """To the owner of the key's key group.
+
+    Args:
+        always: ask for keys where there is one channel, too, so that a selector that fails is seen.
+            Operators that use keys ask themselves.
+    """
 
     name = "HASH"
 
-    def __init__(self, keys: Keys) -> None:
+    def __init__(self, keys: Keys, always: bool = False) -> None:
         self.keys = keys
+        self._always = always
 
     def setup(self, channels: int, max_parallelism: int, seed: int) -> None:
         super().setup(channels, max_parallelism, seed)
@@ -276,7 +282,14 @@ class KeyGroupPartitioner(_ByChannel):
     def split_block(self, block: Block) -> Iterable[tuple[int, Block]]:
         if block.keys is not None:  # those of another key_by, further up
             block = Block(block.values, block.timestamps, None, block.origin)
+        if self._always and self.channels == 1:
+            self.keys.computed(block)
         return super().split_block(block)
+
+    def split_columns(self, columns: Columns) -> Iterable[tuple[int, Columns]]:
+        if self._always and self.channels == 1 and self.keys.of_columns(columns) is None:
+            self.keys.computed(columns.to_block())
+        return super().split_columns(columns)
 
     def choose(self, block: Block) -> tuple[Iterable[int], Any]:
         keys = self.keys.computed(block)
