@@ -10,6 +10,7 @@ import pytest
 from flinkray.streaming.functions.functions import FlatMapFunction, MapFunction
 from flinkray.streaming.local.local_job import LocalJob
 from flinkray.streaming.operators.basic import FlatMapOperator, MapOperator
+from flinkray.streaming.operators.operator import StreamOperator
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.program.transformations import (
     GraphSettings,
@@ -17,6 +18,7 @@ from flinkray.streaming.program.transformations import (
     PartitionTransformation,
     build_graph,
 )
+from flinkray.streaming.records.elements import Block
 from flinkray.streaming.records.partitioners import RebalancePartitioner
 from flinkray.streaming.sinks.simple import CallbackSink
 from flinkray.streaming.sinks.sink import SinkOperator
@@ -99,3 +101,35 @@ def test_a_task_of_a_local_job_counts_for_how_long_it_is_paused() -> None:
     assert slowly.turn.paused == 0.0
     job.run()
     assert producing.turn.paused == paused <= CLOCK.monotonic() == pytest.approx(150.0, rel=0.01)
+
+
+class Waits(StreamOperator):
+    """For ten milliseconds a record, as where others have to answer for each."""
+
+    def open(self) -> None:
+        self.sizes: list[int] = []
+        SIZES.append(self.sizes)
+
+    def process_block(self, block: Block) -> None:
+        self.sizes.append(len(block))
+        clock = self.context.clock
+        done = clock.monotonic() + TARGET * len(block)
+        self.context.turn.wait_until(lambda: clock.monotonic() >= done)
+
+
+SIZES: list[list[int]] = []
+
+
+def test_waiting_makes_portions_smaller_so_that_mail_has_its_turn_between_records() -> None:
+    source = OperatorTransformation("Source", operator=SourceOperator(NumberSequenceSource(1, 99)))
+    dealt = PartitionTransformation("", input=source, partitioner=RebalancePartitioner())
+    waits = OperatorTransformation("Waits", operator=Waits(), inputs=[dealt])
+    sink = OperatorTransformation(
+        "Sink", operator=SinkOperator(CallbackSink(lambda _: None)), inputs=[waits]
+    )
+    job = LocalJob(build_graph([sink], GraphSettings()), ManualClock())
+    job.run()
+    (sizes,) = SIZES
+    assert sum(sizes) == 99
+    assert set(sizes[2:]) == {1}
+    assert [task.turn.paused for task in job.tasks] == [0.0, 0.0]

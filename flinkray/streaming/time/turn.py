@@ -103,7 +103,7 @@ class Turn:
         self.pause: Callable[[], None] = _go_on
         """Between two portions in the middle of a batch: returns when the task may go on."""
         self.paused = 0.0
-        """Seconds that the task has been paused for, told by whoever runs it."""
+        """Seconds that the task has been paused for, told by whoever runs it; waiting is none."""
         self.wait_until: Callable[[Callable[[], bool]], None] = _cannot_wait
         """In the middle of a batch: returns when the condition holds.  It is looked at whenever the
         task is woken; looking may put results out.  A portion takes that time, too: the next ones
