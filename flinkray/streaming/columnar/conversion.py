@@ -65,3 +65,34 @@ def block_to_columns(block: Block, type_info: TypeInformation | None = None) -> 
     if block.timestamps is not None:
         timestamps = np.asarray(block.timestamps, np.int64)
     return Columns(block_to_batch(block, type_info), timestamps, block.origin, scalar)
+
+
+def batch_of_type(batch: pa.RecordBatch, type_info: TypeInformation) -> pa.RecordBatch:
+    """The batch with the columns of a declared type: those of a row type one after the other, with
+    its names; of another type the one column.
+
+    Raises:
+        StreamError: it has more columns or fewer, or a column holds what is not of its type.
+    """
+    wanted = type_info.to_arrow()
+    fields = [pa.field(batch.schema.names[0] if batch.num_columns else "", wanted)]
+    if pa.types.is_struct(wanted):
+        fields = [wanted.field(place) for place in range(wanted.num_fields)]
+    if len(fields) != batch.num_columns:
+        raise StreamError(
+            f"columns {batch.schema.names} are not those of the declared type {type_info}"
+        )
+    columns = [
+        _cast(batch.schema.names[place], column, fields[place].type)
+        for place, column in enumerate(batch.columns)
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=[field.name for field in fields])
+
+
+def _cast(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
+    try:
+        return column if column.type == kind else column.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise StreamError(
+            f"column {name!r} of type {column.type} cannot be of the declared type {kind}: {error}"
+        ) from error

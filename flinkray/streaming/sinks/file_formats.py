@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from flinkray.streaming.columnar.conversion import block_to_batch
+from flinkray.streaming.columnar.conversion import batch_of_type, block_to_batch
 from flinkray.streaming.columnar.widening import as_wide, wider_schema
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.elements import Block, Columns
@@ -148,7 +148,8 @@ class _ParquetPart(PartFile):
         self._write(block_to_batch(block, self._type_info))
 
     def write_columns(self, columns: Columns) -> None:
-        self._write(columns.batch)
+        batch, declared = columns.batch, self._type_info
+        self._write(batch if declared is None else batch_of_type(batch, declared))
 
     def _write(self, batch: pa.RecordBatch) -> None:
         if self._writer is None:

@@ -132,6 +132,58 @@ def test_parquet_has_the_declared_types(tmp_path: Path) -> None:
     assert table.to_pylist() == [{"a": 1, "b": "x"}, {"a": 2, "b": None}]
 
 
+def test_parquet_of_columns_has_the_declared_types_and_names(tmp_path: Path) -> None:
+    kind = Types.ROW_NAMED(["a", "b"], [Types.SHORT(), Types.DOUBLE()])
+    h = OperatorHarness(SinkOperator(FileSink(tmp_path, ParquetFormat(kind))))
+    h.process_columns(columns(x=[1, 2], y=[3, 4]))
+    h.process_columns(columns(x=[5.0], y=[0.5]))
+    h.process(Row(6, 7.0))
+    h.finish()
+    (path,) = visible(tmp_path)
+    table = pq.read_table(path)
+    assert table.schema.types == [pa.int16(), pa.float64()]
+    assert table.to_pydict() == {"a": [1, 2, 5, 6], "b": [3.0, 4.0, 0.5, 7.0]}
+
+
+def test_parquet_of_one_column_has_the_declared_type(tmp_path: Path) -> None:
+    h = OperatorHarness(SinkOperator(FileSink(tmp_path, ParquetFormat(Types.FLOAT()))))
+    h.process_columns(columns(n=[1, 2]))
+    h.finish()
+    (path,) = visible(tmp_path)
+    assert pq.read_table(path).schema == pa.schema([("n", pa.float32())])
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (
+            {"x": [1], "y": [2**15]},
+            r"column 'y' of type int64 cannot be of the declared type int16: .*32768",
+        ),
+        (
+            {"x": [1], "y": [0.5]},
+            "column 'y' of type double cannot be of the declared type int16: .*truncated",
+        ),
+        (
+            {"x": [1], "y": [[1]]},
+            "column 'y' of type list<item: int64> cannot be of the declared type int16: ",
+        ),
+        (
+            {"x": [1]},
+            r"columns \['x'\] are not those of the declared type RowTypeInfo\(a: ",
+        ),
+    ],
+)
+def test_columns_that_are_not_of_the_declared_type_are_refused_by_name(
+    tmp_path: Path, given: dict[str, Any], told: str
+) -> None:
+    kind = Types.ROW_NAMED(["a", "b"], [Types.SHORT(), Types.SHORT()])
+    h = OperatorHarness(SinkOperator(FileSink(tmp_path, ParquetFormat(kind))))
+    with pytest.raises(StreamError, match=told):
+        h.process_columns(columns(**given))
+    h.finish()
+
+
 def test_batch_of_wider_types_begins_another_parquet_file(tmp_path: Path) -> None:
     h = OperatorHarness(SinkOperator(FileSink(tmp_path, "parquet")))
     h.process_columns(columns(v=[2**60 + 1], w=pa.nulls(1)))
