@@ -18,7 +18,6 @@ import pydantic
 import pytest
 
 from flinkray.datastream import (
-    DataStream,
     FilterFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
@@ -263,7 +262,7 @@ class NoPairs(ProcessJoinFunction[Any, Any, Any]):
         return None
 
 
-class KeepAll(FilterFunction):
+class KeepAll(FilterFunction[Any]):
     def filter(self, value: Any) -> bool:
         return True
 
@@ -272,16 +271,12 @@ def plus_one(value: Any) -> Any:
     return value
 
 
-def without_records(stream: DataStream) -> DataStream:
-    return stream.get_execution_environment().from_collection([])
-
-
 USES: dict[str, Callable[[KeyedStream], Any]] = {
     "print": lambda keyed: keyed.print(),
     "sink_to": lambda keyed: keyed.sink_to(CallbackSink(plus_one)),
     "add_sink": lambda keyed: keyed.add_sink(plus_one),
     "union": lambda keyed: keyed.union(keyed).print(),
-    "united": lambda keyed: without_records(keyed).union(keyed).print(),
+    "united": lambda keyed: keyed._origin.union(keyed).print(),
     "map": lambda keyed: keyed.map(plus_one).print(),
     "filter": lambda keyed: keyed.filter(plus_one).print(),
     "filter function": lambda keyed: keyed.filter(KeepAll()).print(),

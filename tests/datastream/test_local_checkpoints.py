@@ -67,11 +67,15 @@ def test_checkpoint_is_complete_whichever_tasks_have_ended_before_it() -> None:
     assert len(ended) > 4
 
 
+def unexpected(checkpoint: Checkpoint) -> None:
+    pytest.fail("the job had ended")
+
+
 def test_checkpoint_of_a_job_that_has_ended_is_declined() -> None:
     job = job_of([])
     job.run()
     declined: list[str] = []
-    job.trigger_checkpoint(7, pytest.fail, declined.append)
+    job.trigger_checkpoint(7, unexpected, declined.append)
     assert declined == ["checkpoint 7 was declined: all tasks of the job have ended"]
 
 
@@ -81,7 +85,7 @@ def test_checkpoint_is_declined_when_the_job_is_cancelled_before_it_is_complete(
 ) -> None:
     job = job_of([])
     declined: list[str] = []
-    job.trigger_checkpoint(7, pytest.fail, declined.append)
+    job.trigger_checkpoint(7, unexpected, declined.append)
     for _ in range(steps):
         job.step()
     job.cancel()

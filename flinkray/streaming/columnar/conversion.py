@@ -69,12 +69,14 @@ def block_to_columns(block: Block, type_info: TypeInformation | None = None) -> 
 
 def batch_of_type(batch: pa.RecordBatch, type_info: TypeInformation) -> pa.RecordBatch:
     """The batch with the columns of a declared type: those of a row type one after the other, with
-    its names; of another type the one column.
+    its names; of another type the one column.  As it is where Arrow has no such type.
 
     Raises:
         StreamError: it has more columns or fewer, or a column holds what is not of its type.
     """
     wanted = type_info.to_arrow()
+    if wanted is None:
+        return batch
     fields = [pa.field(batch.schema.names[0] if batch.num_columns else "", wanted)]
     if pa.types.is_struct(wanted):
         fields = [wanted.field(place) for place in range(wanted.num_fields)]

@@ -13,6 +13,7 @@ import pytest
 
 from flinkray.datastream import Row, RuntimeExecutionMode, StreamExecutionEnvironment, Types
 from flinkray.datastream.common import Duration
+from flinkray.datastream.common.typeinfo import TypeInformation
 from flinkray.datastream.connectors import (
     BucketAssigner,
     CollectionSource,
@@ -145,12 +146,19 @@ def test_parquet_of_columns_has_the_declared_types_and_names(tmp_path: Path) -> 
     assert table.to_pydict() == {"a": [1, 2, 5, 6], "b": [3.0, 4.0, 0.5, 7.0]}
 
 
-def test_parquet_of_one_column_has_the_declared_type(tmp_path: Path) -> None:
-    h = OperatorHarness(SinkOperator(FileSink(tmp_path, ParquetFormat(Types.FLOAT()))))
+@pytest.mark.parametrize(
+    ("declared", "kind"),
+    [(Types.FLOAT(), pa.float32()), (Types.PICKLED_BYTE_ARRAY(), pa.int64())],
+    ids=["float", "any"],
+)
+def test_parquet_of_one_column_has_the_declared_type(
+    tmp_path: Path, declared: TypeInformation, kind: pa.DataType
+) -> None:
+    h = OperatorHarness(SinkOperator(FileSink(tmp_path, ParquetFormat(declared))))
     h.process_columns(columns(n=[1, 2]))
     h.finish()
     (path,) = visible(tmp_path)
-    assert pq.read_table(path).schema == pa.schema([("n", pa.float32())])
+    assert pq.read_table(path).schema == pa.schema([("n", kind)])
 
 
 @pytest.mark.parametrize(
