@@ -8,6 +8,14 @@ import pyarrow.fs
 
 from flinkray.ha.directory import UNFINISHED, Directory
 
+_OBJECT_STORES = frozenset({"s3", "gcs", "abfs"})
+
+
+def is_object_store(file_system: pyarrow.fs.FileSystem) -> bool:
+    """Whether an object is there as a whole when it is closed, and not before, and directories are
+    nothing but the names of objects."""
+    return file_system.type_name in _OBJECT_STORES
+
 
 class ArrowDirectory(Directory):
     """A directory of any file system that pyarrow knows."""
@@ -35,11 +43,17 @@ class ArrowDirectory(Directory):
         return data
 
     def write(self, name: str, data: bytes) -> None:
+        if is_object_store(self._file_system):
+            self._put(f"{self._path}/{name}", data)
+            return
         self._file_system.create_dir(self._path, recursive=True)
         unfinished = f"{self._path}/{name}.{os.getpid()}{UNFINISHED}"
-        with self._file_system.open_output_stream(unfinished) as file:
-            file.write(data)
+        self._put(unfinished, data)
         self._file_system.move(unfinished, f"{self._path}/{name}")
+
+    def _put(self, path: str, data: bytes) -> None:
+        with self._file_system.open_output_stream(path) as file:
+            file.write(data)
 
     def delete(self, name: str) -> None:
         try:

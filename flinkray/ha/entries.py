@@ -21,6 +21,10 @@ VERSION = 2
 _HEADER_SIZE = len(_MAGIC) + 1 + 4
 
 
+class DamagedEntryError(StoredFormatError):
+    """Stored bytes are not what was written: they were cut short or changed."""
+
+
 def encode_entry(record: object) -> bytes:
     """Magic, one byte version, four bytes CRC-32 of the body, body.
 
@@ -31,10 +35,15 @@ def encode_entry(record: object) -> bytes:
     return _MAGIC + bytes([VERSION]) + zlib.crc32(body).to_bytes(4, "big") + body
 
 
+def is_entry(data: bytes) -> bool:
+    """Whether flinkray has written it, as far as one can see at its beginning."""
+    return data.startswith(_MAGIC)
+
+
 def decode_entry(data: bytes, record_type: type[T]) -> T:
     """Raises StoredFormatError: not such an entry; the text says what is wrong with it."""
-    if not data.startswith(_MAGIC) or len(data) < _HEADER_SIZE:
-        raise StoredFormatError("it is no flinkray entry, or is cut short")
+    if not is_entry(data) or len(data) < _HEADER_SIZE:
+        raise DamagedEntryError("it is no flinkray entry, or is cut short")
     version = data[len(_MAGIC)]
     if version > VERSION:
         raise StoredFormatError(
@@ -43,7 +52,7 @@ def decode_entry(data: bytes, record_type: type[T]) -> T:
         )
     body = data[_HEADER_SIZE:]
     if zlib.crc32(body) != int.from_bytes(data[_HEADER_SIZE - 4 : _HEADER_SIZE], "big"):
-        raise StoredFormatError("its checksum does not match")
+        raise DamagedEntryError("its checksum does not match")
     if version < VERSION:
         body = from_first_format(body)
     return decode_record(body, record_type)

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 WRITERS = {
     "flinkray/ha/entries.py": "entries of job stores",
     "flinkray/ha/durable_checkpoint_stores.py": "pointers to checkpoints, and counts",
+    "flinkray/checkpoint/storage.py": "metadata of checkpoints, which are entries",
     "flinkray/blob/store.py": "parts of blobs, and their markers, which are entries",
     "flinkray/rpc/ray/directory.py": "process records; a secret and names of prestarted processes",
 }

@@ -11,6 +11,25 @@ from typing import Any
 
 from flinkray.actors.gateways.messages import ArchivedJob, StoredJob
 from flinkray.blob.store import StoredBlob
+from flinkray.checkpoint.handles import (
+    ChannelStateHandle,
+    FileState,
+    InlineState,
+    KeyedStateHandle,
+    KeyedStatePart,
+    NamedOperatorState,
+    OperatorStateHandle,
+    OperatorStateMode,
+    OperatorSubtaskState,
+    TaskState,
+)
+from flinkray.checkpoint.metadata import (
+    CheckpointedOperator,
+    CheckpointedSubtask,
+    CheckpointMetadata,
+    MasterState,
+    SnapshotKind,
+)
 from flinkray.core.blobs import BlobKey
 from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID, WorkerGroupId
 from flinkray.core.records import decode_record, encode_record
@@ -192,6 +211,44 @@ def archived_job(status: JobStatus) -> ArchivedJob:
     return ArchivedJob(result, details)
 
 
+def _subtask_state() -> OperatorSubtaskState:
+    """With state of every kind."""
+    operator_state = OperatorStateHandle(
+        FileState("0e41", 30_000),
+        tuple(NamedOperatorState(f"a {mode.value}", mode, (41, 90)) for mode in OperatorStateMode),
+    )
+    parts = (
+        KeyedStatePart(FileState("../shared/9b52", 100_000_000), True),
+        KeyedStatePart(InlineState(b"opaque changes"), False),
+    )
+    return OperatorSubtaskState(
+        (operator_state,),
+        (KeyedStateHandle(0, 63, parts),),
+        (ChannelStateHandle(0, 1, FileState("77aa", 40_000)),),
+        (ChannelStateHandle(0, 2, InlineState(b"opaque data")),),
+    )
+
+
+def checkpoint_metadata(kind: SnapshotKind) -> CheckpointMetadata:
+    """A checkpoint in which everything occurs."""
+    running = CheckpointedOperator(
+        "ab" * 16,
+        "sum",
+        "sum of orders",
+        2,
+        128,
+        (CheckpointedSubtask(0, _subtask_state()),),
+        InlineState(b"opaque enumerator"),
+    )
+    finished = CheckpointedOperator(
+        "cd" * 16, "source", None, 1, 128, (CheckpointedSubtask(0, OperatorSubtaskState(), True),)
+    )
+    hook = MasterState("a hook", b"opaque state")
+    return CheckpointMetadata(
+        JOB, 7, 1_700_000_000_250, kind, (running, finished), (hook,), "0.9.0"
+    )
+
+
 @dataclass(frozen=True)
 class Kind:
     """What is stored in one place."""
@@ -227,6 +284,18 @@ KINDS = {
         decode_entry,
     ),
     "blob": Kind(StoredBlob, {"marker": StoredBlob((0, 1_000_000))}, encode_entry, decode_entry),
+    "checkpoint-metadata": Kind(
+        CheckpointMetadata,
+        {kind.value: checkpoint_metadata(kind) for kind in SnapshotKind},
+        encode_entry,
+        decode_entry,
+    ),
+    "task-state": Kind(
+        TaskState,
+        {"running": TaskState({"ab" * 16: _subtask_state()}), "finished": TaskState({}, True)},
+        encode_record,
+        decode_record,
+    ),
     "checkpoint-pointer": Kind(
         CompletedCheckpointPointer,
         {"completed": CompletedCheckpointPointer(JOB, 7, "s3://bucket/job/chk-7/_metadata")},

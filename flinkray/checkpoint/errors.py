@@ -1,0 +1,83 @@
+"""What can be wrong with checkpoints at rest.  Each error names a path, the cause and a way out."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from flinkray.core.errors import FlinkRayError
+
+
+class CheckpointStorageError(FlinkRayError):
+    """Checkpoints cannot be written or read; ``path`` says which file or directory it is about."""
+
+    retryable = True
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+class CheckpointNotFoundError(CheckpointStorageError):
+    """There is no such file or directory: it was deleted, moved, or never written."""
+
+    retryable = False
+
+
+class IncompleteCheckpointError(CheckpointStorageError):
+    """A directory has no ``_metadata``, which is written last: it is no complete checkpoint."""
+
+    retryable = False
+
+
+class CorruptCheckpointError(CheckpointStorageError):
+    """What is stored is not what was written: it was cut short or changed."""
+
+    retryable = False
+
+
+class UnknownCheckpointFormatError(CheckpointStorageError):
+    """A file is not flinkray's, or a newer flinkray has written it."""
+
+    retryable = False
+
+
+class CheckpointAccessError(CheckpointStorageError):
+    """The storage does not let this process read or write."""
+
+    retryable = False
+
+
+class CheckpointStorageFullError(CheckpointStorageError):
+    """The storage has no room; what was begun is removed."""
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+@contextmanager
+def storage_errors(path: str, what: str) -> Iterator[None]:
+    """Raises what the storage raises as an error of this module; *what* was tried with *path*."""
+    try:
+        yield
+    except OSError as error:
+        raise _translated(path, what, error) from error
+
+
+def _translated(path: str, what: str, error: OSError) -> CheckpointStorageError:
+    if what == "read" and isinstance(error, FileNotFoundError | NotADirectoryError):
+        return CheckpointNotFoundError(path, "it is not there; was it deleted, or moved?")
+    text = f"cannot {what} it: {error}"
+    if error.errno in _FULL:
+        return CheckpointStorageFullError(path, f"{text}; make room, or use another directory")
+    if error.errno in _REFUSED or "ACCESS_DENIED" in str(error):
+        return CheckpointAccessError(
+            path, f"{text}; give the user of this process the right to {what}"
+        )
+    return CheckpointStorageError(path, text)

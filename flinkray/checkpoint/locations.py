@@ -1,0 +1,83 @@
+"""Locations as texts: local paths, and URIs of file systems that pyarrow knows.
+
+A location is absolute and has one form: a local one is a path, not a ``file:`` URI.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
+
+from flinkray.ha.locations import absolute_location
+
+
+def normal(location: str) -> str:
+    """The one form of a location that a user gave; ``~`` and relative paths are resolved."""
+    uri = urlsplit(location)
+    if uri.scheme == "file":
+        return posixpath.normpath(unquote(uri.path))
+    if uri.scheme:
+        return urlunsplit(uri._replace(path=_normal_path(uri.path)))
+    return posixpath.normpath(absolute_location(location))
+
+
+def is_local(location: str) -> bool:
+    """Whether it is a path, not a URI."""
+    return location.startswith("/")
+
+
+def storage_of(location: str) -> tuple[str, str, str]:
+    """Equal for locations in one storage: scheme, host or bucket, and query of a URI."""
+    uri = _split(location)
+    return uri.scheme, uri.netloc, uri.query
+
+
+def path_of(location: str) -> str:
+    """The path within its storage."""
+    return _split(location).path
+
+
+def join(location: str, *names: str) -> str:
+    """What lies below a directory."""
+    uri = _split(location)
+    return _joined(uri, posixpath.join(uri.path or "/", *names))
+
+
+def parent_of(location: str) -> str:
+    """The directory that something lies in."""
+    uri = _split(location)
+    return _joined(uri, posixpath.dirname(uri.path))
+
+
+def name_of(location: str) -> str:
+    """The last part."""
+    return posixpath.basename(path_of(location))
+
+
+def relative(location: str, directory: str) -> str:
+    """As seen from a directory of the same storage; as it is from other storage."""
+    if storage_of(location) != storage_of(directory):
+        return location
+    return posixpath.relpath(path_of(location), path_of(directory))
+
+
+def resolved(text: str, directory: str) -> str:
+    """The reverse of :func:`relative`."""
+    if is_local(text) or urlsplit(text).scheme:
+        return text
+    uri = _split(directory)
+    return _joined(uri, posixpath.normpath(posixpath.join(uri.path, text)))
+
+
+def _split(location: str) -> SplitResult:
+    if is_local(location):  # may contain anything
+        return SplitResult("", "", location, "", "")
+    return urlsplit(location)
+
+
+def _joined(uri: SplitResult, path: str) -> str:
+    return urlunsplit(uri._replace(path=path)) if uri.scheme else path
+
+
+def _normal_path(path: str) -> str:
+    return posixpath.normpath(path) if path else "/"

@@ -1,0 +1,246 @@
+"""State by its handle's location: written into a file or into the handle, and read in ranges."""
+
+from __future__ import annotations
+
+import uuid
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Protocol
+
+from flinkray.checkpoint import locations
+from flinkray.checkpoint.errors import (
+    CheckpointStorageError,
+    CorruptCheckpointError,
+    UnknownCheckpointFormatError,
+    storage_errors,
+)
+from flinkray.checkpoint.files import Buffer, InputFile, OutputFile, files_at, opened
+from flinkray.checkpoint.handles import FileState, InlineState, StateLocation
+
+INLINE = "state in a handle"
+"""What error messages call a location that is no file."""
+
+_BYTES_MAGIC = b"flinkray state\n"
+_BYTES_VERSION = 1
+_BYTES_HEADER = len(_BYTES_MAGIC) + 1 + 4
+
+
+def random_name() -> str:
+    """One that no other file has."""
+    return uuid.uuid4().hex
+
+
+class StateOutput:
+    """State that is being written.  As a context manager it removes what was not finished.
+
+    Small state stays in memory, and goes into the handle; from *threshold* bytes on it is a file.
+    All methods raise CheckpointStorageError.
+    """
+
+    def __init__(self, path: str, threshold: int) -> None:
+        self._path = path
+        self._threshold = threshold
+        self._small: bytearray | None = bytearray()
+        self._file: OutputFile | None = None
+        self._size = 0
+
+    def write(self, data: Buffer) -> None:
+        self._size += len(data)
+        if self._small is not None:
+            if self._size < self._threshold:
+                self._small += data
+                return
+            begin, self._small = self._small, None
+            with storage_errors(self._path, "write"):
+                self._file = files_at(self._path).create(self._path)
+                if begin:
+                    self._file.write(begin)
+        with storage_errors(self._path, "write"):
+            assert self._file is not None
+            self._file.write(data)
+
+    def finish(self) -> StateLocation:
+        """Where it is; durable on return."""
+        if self._small is not None:
+            return InlineState(bytes(self._small))
+        assert self._file is not None
+        with storage_errors(self._path, "write"):
+            self._file.close()
+        self._file = None
+        return FileState(self._path, self._size)
+
+    def discard(self) -> None:
+        """Remove what was written, unless it is finished."""
+        file, self._file = self._file, None
+        if file is not None:
+            with storage_errors(self._path, "remove"):
+                file.discard()
+
+    def __enter__(self) -> StateOutput:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.discard()
+            return
+        try:
+            self.discard()
+        except CheckpointStorageError as another:  # the first error says what happened
+            assert error is not None
+            error.__context__ = another
+
+
+class StateWriter:
+    """Makes the files of one checkpoint's state.  It may be used by several threads.
+
+    Args:
+        exclusive: directory of what belongs to the checkpoint alone.
+        shared: directory of what later checkpoints may refer to; of a savepoint, the same.
+        threshold: state of fewer bytes lies in its handle.
+        name: a new file's.
+    """
+
+    def __init__(
+        self,
+        exclusive: str,
+        shared: str,
+        threshold: int,
+        name: Callable[[], str] = random_name,
+    ) -> None:
+        self._exclusive = exclusive
+        self._shared = shared
+        self._threshold = threshold
+        self._name = name
+
+    def exclusive(self) -> StateOutput:
+        """State that goes with its checkpoint."""
+        return StateOutput(locations.join(self._exclusive, self._name()), self._threshold)
+
+    def shared(self) -> StateOutput:
+        """State that goes when no checkpoint refers to it any more."""
+        return StateOutput(locations.join(self._shared, self._name()), self._threshold)
+
+    def write_bytes(self, data: bytes) -> StateLocation:
+        """State of a form of its own, as :func:`read_bytes` gives it back."""
+        with self.exclusive() as output:
+            checksum = zlib.crc32(data).to_bytes(4, "big")
+            output.write(_BYTES_MAGIC + bytes([_BYTES_VERSION]) + checksum)
+            output.write(data)
+            return output.finish()
+
+
+class StateInput(Protocol):
+    """State that is read in ranges."""
+
+    @property
+    def name(self) -> str:
+        """For error messages."""
+
+    @property
+    def size(self) -> int: ...
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Raises CheckpointStorageError: it ends before, or cannot be read."""
+
+
+class _InlineInput:
+    name = INLINE
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.size = len(data)
+
+    def read(self, offset: int, length: int) -> bytes:
+        return _complete(self.name, self._data[offset : offset + length], offset, length)
+
+
+class _FileInput:
+    def __init__(self, name: str, file: InputFile) -> None:
+        self.name = name
+        self.size = file.size
+        self._file = file
+
+    def read(self, offset: int, length: int) -> bytes:
+        with storage_errors(self.name, "read"):
+            data = self._file.read(offset, length)
+        return _complete(self.name, data, offset, length)
+
+
+def _complete(name: str, data: bytes, offset: int, length: int) -> bytes:
+    if len(data) != length:
+        raise CorruptCheckpointError(
+            name,
+            f"it is cut short: {length} bytes from byte {offset} on are wanted, and "
+            f"{len(data)} are there; restore an earlier checkpoint",
+        )
+    return data
+
+
+@contextmanager
+def open_state(location: StateLocation) -> Iterator[StateInput]:
+    """The state at a location.
+
+    Raises:
+        CheckpointStorageError: it is not there, not as long as its handle says, or cannot be read.
+    """
+    if isinstance(location, InlineState):
+        yield _InlineInput(location.data)
+        return
+    with opened(location.path) as file:
+        if file.size != location.size:
+            raise CorruptCheckpointError(
+                location.path,
+                f"it has {file.size} bytes, and its handle says {location.size}; restore an "
+                "earlier checkpoint",
+            )
+        yield _FileInput(location.path, file)
+
+
+def read_bytes(location: StateLocation) -> bytes:
+    """What :meth:`StateWriter.write_bytes` was given.  Raises CheckpointStorageError."""
+    with open_state(location) as state:
+        data = state.read(0, state.size)
+        name = state.name
+    check_format(name, data, _BYTES_MAGIC, _BYTES_VERSION)
+    check_bytes(name, data[_BYTES_HEADER:], data[_BYTES_HEADER - 4 : _BYTES_HEADER])
+    return data[_BYTES_HEADER:]
+
+
+def check_format(name: str, data: bytes, magic: bytes, version: int) -> None:
+    """Raises UnknownCheckpointFormatError, CorruptCheckpointError: it does not begin with *magic*
+    and a version up to *version*."""
+    if not data.startswith(magic):
+        raise UnknownCheckpointFormatError(
+            name, f"it does not begin with {magic!r}: it is no such file of flinkray's"
+        )
+    if len(data) == len(magic):
+        raise CorruptCheckpointError(name, "it is cut short; restore an earlier checkpoint")
+    found = data[len(magic)]
+    if not 1 <= found <= version:
+        raise UnknownCheckpointFormatError(
+            name,
+            f"it has format version {found}, and this flinkray reads versions up to {version}; "
+            "restore it with the flinkray that wrote it",
+        )
+
+
+def check_bytes(name: str, data: bytes | memoryview, checksum: bytes) -> None:
+    """Raises CorruptCheckpointError: it is not what was written."""
+    if zlib.crc32(data).to_bytes(4, "big") != checksum:
+        raise CorruptCheckpointError(
+            name, "its checksum does not match: it was changed; restore an earlier checkpoint"
+        )
+
+
+def delete_state(location: StateLocation) -> None:
+    """Exactly that file; deleting what is not there is fine.  Raises CheckpointStorageError."""
+    if isinstance(location, FileState):
+        with storage_errors(location.path, "delete"):
+            files_at(location.path).delete(location.path)

@@ -1,0 +1,447 @@
+"""Checkpoints in directories: layout, metadata, files of state, deletion, and what can go wrong."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow.fs
+import pytest
+
+from flinkray.checkpoint.errors import (
+    CheckpointAccessError,
+    CheckpointNotFoundError,
+    CheckpointStorageError,
+    CheckpointStorageFullError,
+    CorruptCheckpointError,
+    IncompleteCheckpointError,
+    UnknownCheckpointFormatError,
+)
+from flinkray.checkpoint.files import files_at
+from flinkray.checkpoint.handles import (
+    ChannelStateHandle,
+    FileState,
+    InlineState,
+    KeyedStateHandle,
+    KeyedStatePart,
+    NamedOperatorState,
+    OperatorStateHandle,
+    OperatorStateMode,
+    OperatorSubtaskState,
+    StateLocation,
+)
+from flinkray.checkpoint.metadata import (
+    CheckpointedOperator,
+    CheckpointedSubtask,
+    CheckpointMetadata,
+    MasterState,
+    SnapshotKind,
+)
+from flinkray.checkpoint.state_files import (
+    StateOutput,
+    StateWriter,
+    delete_state,
+    open_state,
+    read_bytes,
+)
+from flinkray.checkpoint.storage import (
+    JobCheckpointStorage,
+    delete_checkpoint,
+    exclusive_files,
+    find_checkpoints,
+    read_metadata,
+    savepoint_directory,
+    write_metadata,
+)
+from flinkray.core.ids import JobID
+from tests.checkpoint.arrow_storage import ObjectStore, mount
+
+JOB = JobID(b"j" * 16)
+BIG = b"large state " * 10
+
+
+def storage_in(root: str, threshold: int = 20) -> JobCheckpointStorage:
+    return JobCheckpointStorage(root, JOB, threshold)
+
+
+def folder_of(tmp_path: Path) -> Path:
+    """Of the job, on disk."""
+    return tmp_path / "root" / JOB.hex()
+
+
+def written(output: StateOutput, *parts: bytes) -> StateLocation:
+    with output:
+        for part in parts:
+            output.write(part)
+        return output.finish()
+
+
+def content(location: StateLocation) -> bytes:
+    with open_state(location) as state:
+        return state.read(0, state.size)
+
+
+def metadata_with(
+    *states: OperatorSubtaskState, coordinator: StateLocation | None = None
+) -> CheckpointMetadata:
+    subtasks = tuple(CheckpointedSubtask(place, state) for place, state in enumerate(states))
+    operator = CheckpointedOperator("ab" * 16, "sum", "sum", 2, 128, subtasks, coordinator)
+    return CheckpointMetadata(
+        JOB, 7, 1_000, SnapshotKind.CHECKPOINT, (operator,), (MasterState("hook", b"state"),)
+    )
+
+
+def keyed(*locations: StateLocation) -> OperatorSubtaskState:
+    parts = tuple(KeyedStatePart(it, place == 0) for place, it in enumerate(locations))
+    return OperatorSubtaskState(keyed_state=(KeyedStateHandle(0, 63, parts),))
+
+
+# --- files of state
+
+
+def test_small_state_lies_in_its_handle_and_large_state_in_a_file(
+    root: str, tmp_path: Path
+) -> None:
+    writer = storage_in(root).checkpoint_writer(7)
+    assert written(writer.exclusive(), b"small") == InlineState(b"small")
+    assert written(writer.exclusive()) == InlineState(b"")
+    assert written(writer.exclusive(), b"x" * 19) == InlineState(b"x" * 19)
+    assert not folder_of(tmp_path).exists()
+    of_one = written(writer.exclusive(), b"x" * 12, b"y" * 8)
+    of_all = written(writer.shared(), BIG, BIG)
+    assert isinstance(of_one, FileState)
+    assert isinstance(of_all, FileState)
+    assert (of_one.size, of_all.size) == (20, 2 * len(BIG))
+    assert content(of_one) == b"x" * 12 + b"y" * 8
+    assert content(of_all) == BIG + BIG
+    (exclusive,) = (folder_of(tmp_path) / "chk-7").iterdir()
+    (shared,) = (folder_of(tmp_path) / "shared").iterdir()
+    assert (of_one.path.endswith(exclusive.name), of_all.path.endswith(shared.name)) == (True, True)
+
+
+def test_state_is_read_in_ranges(root: str) -> None:
+    for threshold in (0, 1_000):
+        location = written(storage_in(root, threshold).checkpoint_writer(7).shared(), b"0123456789")
+        with open_state(location) as state:
+            assert (state.read(2, 3), state.read(9, 1), state.read(0, 0)) == (b"234", b"9", b"")
+            with pytest.raises(CorruptCheckpointError, match=r"3 bytes from byte 8 on .* 2 are"):
+                state.read(8, 3)
+
+
+def test_state_that_is_not_finished_leaves_nothing(root: str, tmp_path: Path) -> None:
+    """OS-07"""
+    writer = storage_in(root).checkpoint_writer(7)
+    with writer.exclusive() as output:
+        output.write(BIG)
+    output = writer.shared()
+    output.write(BIG)
+
+    def fail() -> None:
+        with output:
+            raise KeyError("cancelled")
+
+    with pytest.raises(KeyError):
+        fail()
+    assert [path for path in folder_of(tmp_path).rglob("*") if path.is_file()] == []
+
+
+def test_two_files_of_state_never_have_the_same_name(root: str) -> None:
+    writer = storage_in(root, 0).checkpoint_writer(7)
+    again = StateWriter(root, root, 0, name=lambda: "name")
+    paths = {written(writer.shared(), b"x") for _ in range(20)}
+    assert len(paths) == 20
+    if root.startswith("/"):
+        written(again.shared(), b"x")
+        with pytest.raises(CheckpointStorageError, match="name"):
+            written(again.shared(), b"y")
+
+
+def test_files_are_durable_before_anybody_is_told_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def note(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    location = written(storage_in(str(tmp_path), 0).checkpoint_writer(7).shared(), BIG)
+    assert isinstance(location, FileState)
+    shared = Path(location.path).parent
+    expected = [str(tmp_path), str(shared.parent), location.path, str(shared)]
+    assert synced == expected
+    synced.clear()
+    path = write_metadata(str(shared.parent / "chk-7"), metadata_with(keyed(location)))
+    assert synced[-1] == str(Path(path).parent)
+    assert str(shared.parent) in synced
+    assert any(name.startswith(path) for name in synced)
+
+
+def test_bytes_of_any_form_are_checked(root: str) -> None:
+    for threshold in (0, 1_000):
+        writer = storage_in(root, threshold).checkpoint_writer(7)
+        for data in (b"", b"an enumerator", BIG):
+            assert read_bytes(writer.write_bytes(data)) == data
+    whole = storage_in(root, 1_000).checkpoint_writer(7).write_bytes(b"an enumerator")
+    assert isinstance(whole, InlineState)
+    for place in range(len(whole.data)):
+        flipped = bytearray(whole.data)
+        flipped[place] ^= 1
+        for damaged in (bytes(flipped), whole.data[:place]):
+            with pytest.raises((CorruptCheckpointError, UnknownCheckpointFormatError)):
+                read_bytes(InlineState(damaged))
+
+
+# --- metadata
+
+
+def example(storage: JobCheckpointStorage) -> CheckpointMetadata:
+    """A checkpoint with state in every place."""
+    writer = storage.checkpoint_writer(7)
+    named = NamedOperatorState("splits", OperatorStateMode.SPLIT_DISTRIBUTE, (0, 5))
+    one = OperatorSubtaskState(
+        (OperatorStateHandle(written(writer.exclusive(), BIG), (named,)),),
+        keyed(written(writer.shared(), BIG), InlineState(b"changes")).keyed_state,
+        (ChannelStateHandle(0, 1, written(writer.exclusive(), BIG)),),
+        (ChannelStateHandle(0, 2, written(writer.exclusive(), BIG)),),
+    )
+    coordinator = writer.write_bytes(b"an enumerator that is large enough")
+    return metadata_with(one, OperatorSubtaskState(), coordinator=coordinator)
+
+
+def test_metadata_are_read_by_directory_and_by_file(root: str) -> None:
+    storage = storage_in(root)
+    metadata = example(storage)
+    directory = storage.checkpoint_directory(7)
+    path = write_metadata(directory, metadata)
+    assert path == f"{directory}/_metadata"
+    assert read_metadata(path) == read_metadata(directory) == metadata
+
+
+def test_checkpoints_of_a_job_can_be_moved(root: str, tmp_path: Path) -> None:
+    storage = storage_in(root)
+    metadata = example(storage)
+    write_metadata(storage.checkpoint_directory(7), metadata)
+    moved = tmp_path / "elsewhere"
+    shutil.move(folder_of(tmp_path), moved)
+    restored = read_metadata(str(moved / "chk-7"))
+    locations = [
+        location
+        for operator in restored.operators
+        for subtask in operator.subtasks
+        for location in subtask.state.locations()
+    ]
+    assert [content(location) for location in locations] == [BIG, BIG, b"changes", BIG, BIG]
+    coordinator = restored.operators[0].coordinator
+    assert coordinator is not None
+    assert read_bytes(coordinator) == b"an enumerator that is large enough"
+
+
+def test_object_stores_are_given_the_metadata_in_one_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ObjectStore()
+    root = mount(monkeypatch, "counted", store, tmp_path)
+    write_metadata(root, metadata_with())
+    assert store.calls == ["open_output_stream"]
+
+
+def test_metadata_that_cannot_be_stored_replace_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_metadata(str(tmp_path), metadata_with())
+
+    def fail(path: Path, data: bytes) -> int:
+        with path.open("wb") as file:
+            file.write(data[:20])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", fail)
+    with pytest.raises(CheckpointStorageFullError, match=r"_metadata: .*make room"):
+        write_metadata(str(tmp_path), metadata_with(OperatorSubtaskState()))
+    assert read_metadata(str(tmp_path)) == metadata_with()
+
+
+@pytest.mark.parametrize("change", ["cut", "flip"])
+def test_metadata_that_were_changed_are_one_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    root = mount(monkeypatch, "other", pyarrow.fs.LocalFileSystem(), tmp_path)
+    location = write_metadata(root, metadata_with(keyed(InlineState(b"state"))))
+    path = tmp_path / "_metadata"
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        damaged = bytearray(whole[:place] if change == "cut" else whole)
+        if change == "flip":
+            damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        with pytest.raises((CorruptCheckpointError, UnknownCheckpointFormatError)) as caught:
+            read_metadata(root)
+        assert caught.value.path == location
+        if place > len(b"flinkray entry\n"):
+            assert isinstance(caught.value, CorruptCheckpointError)
+
+
+def test_what_is_no_checkpoint_of_this_flinkray_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointNotFoundError, match="no such directory"):
+        read_metadata(str(tmp_path / "nowhere"))
+    with pytest.raises(CheckpointNotFoundError, match="no such directory"):
+        read_metadata(str(tmp_path / "nowhere" / "_metadata"))
+    unfinished = tmp_path / "chk-1"
+    unfinished.mkdir()
+    (unfinished / "0e41").write_bytes(b"state")
+    with pytest.raises(IncompleteCheckpointError, match=r"never completed.*1 other"):
+        read_metadata(str(unfinished))
+    path = unfinished / "_metadata"
+    path.write_bytes(b"\x49\x60\x67\x2d\x00\x00\x00\x04" + bytes(100))  # Flink's
+    with pytest.raises(UnknownCheckpointFormatError, match="another system"):
+        read_metadata(str(unfinished))
+    write_metadata(str(unfinished), metadata_with())
+    newer = bytearray(path.read_bytes())
+    newer[len(b"flinkray entry\n")] += 1
+    path.write_bytes(newer)
+    with pytest.raises(UnknownCheckpointFormatError, match="newer flinkray"):
+        read_metadata(str(unfinished))
+    with pytest.raises(CheckpointStorageError, match="no file system"):
+        read_metadata("gopher://hole/chk-1")
+
+
+def test_directory_of_checkpoints_is_not_taken_for_one(root: str) -> None:
+    storage = storage_in(root)
+    write_metadata(storage.checkpoint_directory(9), metadata_with())
+    for location in (root, storage.directory):
+        with pytest.raises(CheckpointNotFoundError, match=r"name one, such as .*/chk-9"):
+            read_metadata(location)
+
+
+# --- finding and deleting
+
+
+def test_complete_checkpoints_are_found_by_their_ids(root: str) -> None:
+    storage = storage_in(root)
+    assert find_checkpoints(root) == []
+    for checkpoint_id in (9, 100, 10):
+        write_metadata(storage.checkpoint_directory(checkpoint_id), metadata_with())
+    written(storage_in(root, 0).checkpoint_writer(11).exclusive(), b"of a pending one")
+    written(storage_in(root, 0).checkpoint_writer(11).shared(), b"shared")
+    savepoint = savepoint_directory(storage.directory, JOB, random=lambda: "0123456789abcdef")
+    assert savepoint.endswith(f"/savepoint-{JOB.hex()[:6]}-0123456789ab")
+    write_metadata(savepoint, metadata_with())
+    expected = [*(storage.checkpoint_directory(n) for n in (9, 10, 100)), savepoint]
+    assert find_checkpoints(storage.directory) == find_checkpoints(root) == expected
+    for location in (storage.checkpoint_directory(11), storage.shared_directory):
+        assert find_checkpoints(location) == []
+
+
+def test_exactly_what_is_named_is_deleted(root: str, tmp_path: Path) -> None:
+    storage = storage_in(root)
+    metadata = example(storage)
+    directory = storage.checkpoint_directory(7)
+    write_metadata(directory, metadata)
+    files = list(exclusive_files(metadata))
+    assert len(files) == 4
+    assert all(file.path.startswith(directory) for file in files)
+    foreign = folder_of(tmp_path) / "chk-7" / "somebody's"
+    foreign.write_bytes(b"notes")
+    for _ in range(2):
+        delete_checkpoint(directory, files)
+        assert list((folder_of(tmp_path) / "chk-7").iterdir()) == [foreign]
+    foreign.unlink()
+    delete_checkpoint(directory, files)
+    assert not (folder_of(tmp_path) / "chk-7").exists()
+    (shared,) = (folder_of(tmp_path) / "shared").iterdir()
+    state = metadata.operators[0].subtasks[0].state
+    of_state: list[StateLocation] = [*state.shared_files(), InlineState(b"nothing to delete")]
+    for location in of_state:
+        delete_state(location)
+    assert not shared.exists()
+
+
+def test_metadata_are_deleted_before_what_they_refer_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = storage_in(str(tmp_path))
+    metadata = example(storage)
+    directory = storage.checkpoint_directory(7)
+    write_metadata(directory, metadata)
+
+    def refuse(location: str) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", location)
+
+    monkeypatch.setattr(files_at(directory), "delete", refuse)
+    with pytest.raises(CheckpointAccessError, match="the right to delete"):
+        delete_checkpoint(directory, exclusive_files(metadata))
+    with pytest.raises(IncompleteCheckpointError):
+        read_metadata(directory)
+
+
+# --- storage that fails
+
+
+def test_file_that_is_gone_or_has_another_length_is_named(root: str, tmp_path: Path) -> None:
+    location = written(storage_in(root).checkpoint_writer(7).exclusive(), BIG)
+    assert isinstance(location, FileState)
+    (file,) = (folder_of(tmp_path) / "chk-7").iterdir()
+    file.write_bytes(BIG[:-1])
+    with pytest.raises(CorruptCheckpointError, match=rf"{file.name}: it has {len(BIG) - 1} bytes"):
+        content(location)
+    file.unlink()
+    with pytest.raises(CheckpointNotFoundError, match=f"{file.name}: it is not there"):
+        content(location)
+
+
+class _Failing:
+    """A file on a disk that gives an error."""
+
+    def __init__(self, output: Any, number: int) -> None:
+        self._output = output
+        self._number = number
+
+    def write(self, data: bytes) -> None:
+        self._output.write(data[:5])
+        raise OSError(self._number, os.strerror(self._number))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._output, name)
+
+
+@pytest.mark.parametrize(
+    ("number", "error", "way_out"),
+    [
+        (errno.ENOSPC, CheckpointStorageFullError, "make room"),
+        (errno.EDQUOT, CheckpointStorageFullError, "make room"),
+        (errno.EACCES, CheckpointAccessError, "the right to write"),
+        (errno.EROFS, CheckpointAccessError, "the right to write"),
+        (errno.EIO, CheckpointStorageError, "Input/output error"),
+    ],
+)
+def test_storage_that_fails_leaves_no_file_and_names_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    error: type[CheckpointStorageError],
+    way_out: str,
+) -> None:
+    files = files_at(str(tmp_path))
+    create = files.create
+    monkeypatch.setattr(files, "create", lambda location: _Failing(create(location), number))
+    with pytest.raises(error, match=way_out) as caught:
+        written(storage_in(str(tmp_path)).checkpoint_writer(7).shared(), BIG)
+    assert caught.value.path.startswith(f"{tmp_path}/{JOB.hex()}/shared/")
+    assert not any(path.is_file() for path in tmp_path.rglob("*"))
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (type(again), str(again)) == (error, str(caught.value))
+
+
+def test_file_in_place_of_a_directory_is_named(tmp_path: Path) -> None:
+    (tmp_path / "root").write_text("a file")
+    with pytest.raises(CheckpointStorageError, match=f"{tmp_path}/root"):
+        written(storage_in(str(tmp_path / "root")).checkpoint_writer(7).shared(), BIG)
+    with pytest.raises(CheckpointStorageError, match=f"{tmp_path}/root"):
+        write_metadata(str(tmp_path / "root" / "chk-1"), metadata_with())
