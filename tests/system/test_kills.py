@@ -122,7 +122,7 @@ def test_job_without_restarts_fails_with_the_cause_after_a_kill_of(
 
     words = {"task executor": "TaskExecutor", "spark driver": "Spark driver"}
     with pytest.raises(JobExecutionError, match=words[victim]):
-        handle.result(timeout=60)
+        handle.result(timeout=120)
     assert_leaves_nothing(handle.job_id, resources_before)
 
 
@@ -143,7 +143,7 @@ def test_job_without_restarts_runs_on_after_a_kill_of_its_slot_pool(
         pools = [a for a in live_actors() if a.kind == "SlotPool"]
         return any(str(handle.job_id) in a.name and a.pid != pid for a in pools)
 
-    wait_until(replaced, 30, "another SlotPool")
+    wait_until(replaced, 90, "another SlotPool")
     gate.open()
     assert rows(handle) == expected_rows()
     after = handle.details()
@@ -166,7 +166,7 @@ def test_lost_executor_is_in_the_jobs_exceptions_and_no_restart(
         execution = handle.details().vertices[0].executions[0]
         return execution.attempt_number == 1 and execution.executor_pid not in (None, pid)
 
-    wait_until(replaced, 30, "the executor to be back in its slot")
+    wait_until(replaced, 90, "the executor to be back in its slot")
     details = handle.details()
     assert details.restarts == 0
     assert details.exceptions
