@@ -13,8 +13,9 @@ import copy
 import datetime
 import decimal
 import enum
+import random
 import zoneinfo
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -121,6 +122,11 @@ STEPS = ["append", "kept", "growing", "odd times", "tagged", "twice"]
 CHANGING = {"append", "kept", "growing", "trail", "reduce", "lists", "maps"}
 IN_ANY_ORDER = ["tumbling", "sliding", "sessions"]
 IN_ORDER = [*IN_ANY_ORDER, "trail", "reduce", "lists", "maps", "timers", "none"]
+
+
+def seeded_programs(seeds: Iterable[int]) -> dict[int, Program]:
+    """One for each seed."""
+    return {seed: any_program(random.Random(seed).choice) for seed in seeds}
 
 
 def any_program(choose: Choose) -> Program:
@@ -320,6 +326,24 @@ def build(program: Program, env: StreamExecutionEnvironment) -> DataStream:
         stream = ends[0].union(*ends[1:])
     outputs.append(_by_key(program, stream, outputs).map(marked("main")))
     return outputs[0].union(*outputs[1:])
+
+
+def build_together(programs: Mapping[int, Program], env: StreamExecutionEnvironment) -> DataStream:
+    """Several as one job; each result comes with its program's number."""
+    streams = [
+        build(program, env).map(lambda value, number=number: (number, value))
+        for number, program in programs.items()
+    ]
+    return streams[0].union(*streams[1:])
+
+
+def assert_as_expected(programs: Mapping[int, Program], results: Iterable[Any]) -> None:
+    """Of programs that were built together."""
+    found: dict[int, list[str]] = {number: [] for number in programs}
+    for number, value in results:
+        found[number].append(repr(value))
+    for number, program in programs.items():
+        assert sorted(found[number]) == expected(program), f"{number}: {program}"
 
 
 def _with_step(stream: DataStream, step: str, outputs: list[DataStream]) -> DataStream:

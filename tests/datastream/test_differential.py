@@ -1,9 +1,8 @@
 """Random programs have the same results in one process, with one subtask and with four, on a
-cluster, and by a naive evaluator."""
+cluster, and by a naive evaluator.  Some of them run on Ray in tests/system/test_stream_jobs.py."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 
 import pytest
@@ -13,7 +12,15 @@ from hypothesis import strategies as st
 from flinkray.datastream import StreamExecutionEnvironment
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 from tests.datastream.conftest import TWO_SLOTS
-from tests.datastream.differential import Program, any_program, build, expected
+from tests.datastream.differential import (
+    Program,
+    any_program,
+    assert_as_expected,
+    build,
+    build_together,
+    expected,
+    seeded_programs,
+)
 from tests.datastream.threads import none_left
 
 
@@ -58,17 +65,6 @@ def test_on_a_cluster(slots: tuple[ThreadedCluster, int], first: int) -> None:
     cluster, parallelism = slots
     env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster.client)
     env.set_parallelism(parallelism)
-    programs = {
-        number: any_program(random.Random(number).choice)
-        for number in range(first, first + PROGRAMS_OF_A_JOB)
-    }
-    streams = [
-        build(program, env).map(lambda value, number=number: (number, value))
-        for number, program in programs.items()
-    ]
-    found: dict[int, list[str]] = {number: [] for number in programs}
-    with streams[0].union(*streams[1:]).execute_and_collect() as values:
-        for number, value in values:
-            found[number].append(repr(value))
-    for number, program in programs.items():
-        assert sorted(found[number]) == expected(program), f"{number}: {program}"
+    programs = seeded_programs(range(first, first + PROGRAMS_OF_A_JOB))
+    with build_together(programs, env).execute_and_collect() as values:
+        assert_as_expected(programs, values)

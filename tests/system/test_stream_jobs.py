@@ -31,6 +31,7 @@ from flinkray.datastream import (
 from flinkray.datastream.connectors import DiscardingSink, FileSink
 from flinkray.scheduler.shared.states import JobStatus
 from flinkray.testing.waiting import wait_until
+from tests.datastream.differential import assert_as_expected, build_together, seeded_programs
 from tests.datastream.stuck_functions import StuckAt
 from tests.system.observer import kill
 
@@ -89,6 +90,13 @@ def test_records_of_the_programs_own_classes_travel_between_processes(
     found = counts(streams)
     assert sorted(text for text, _ in found) == ["be", "be", "not", "or", "to", "to"]
     assert len({pid for _, pid in found}) == 2
+
+
+def test_random_programs_give_what_a_naive_evaluator_gives(streams: ClusterClient) -> None:
+    """Twelve of them as one job, in two processes that exchange records."""
+    programs = seeded_programs(range(12))
+    with build_together(programs, on(streams)).execute_and_collect() as values:
+        assert_as_expected(programs, values)
 
 
 class Pricing(MapFunction[Any, Any]):
