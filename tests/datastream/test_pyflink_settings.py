@@ -1,0 +1,392 @@
+"""Settings of an environment: PyFlink's names and defaults, and those that have no effect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flinkray.core.errors import ConfigurationError
+from flinkray.datastream import (
+    CheckpointingMode,
+    Configuration,
+    EmbeddedRocksDBStateBackend,
+    ExecutionConfig,
+    ExternalizedCheckpointRetention,
+    FileSystemCheckpointStorage,
+    HashMapStateBackend,
+    JobManagerCheckpointStorage,
+    MemorySize,
+    PredefinedOptions,
+    SlotSharingGroup,
+    StreamExecutionEnvironment,
+)
+from flinkray.datastream.common import (
+    Duration,
+    RestartStrategies,
+)
+from flinkray.streaming.errors import StreamError
+
+
+def test_checkpoint_defaults(env: Any) -> None:
+    """PF-20"""
+    config = env.get_checkpoint_config()
+    assert config.get_checkpoint_interval() == env.get_checkpoint_interval() == -1
+    assert not config.is_checkpointing_enabled()
+    assert config.get_checkpoint_timeout() == 600000
+    assert config.get_min_pause_between_checkpoints() == 0
+    assert config.get_max_concurrent_checkpoints() == 1
+    assert config.get_tolerable_checkpoint_failure_number() == 0
+    assert config.is_fail_on_checkpointing_errors()
+    none = ExternalizedCheckpointRetention.NO_EXTERNALIZED_CHECKPOINTS
+    assert config.get_externalized_checkpoint_retention() is none
+    assert not config.is_externalized_checkpoints_enabled()
+    assert not config.is_unaligned_checkpoints_enabled()
+    assert env.get_checkpointing_mode() is CheckpointingMode.EXACTLY_ONCE
+    env.enable_checkpointing(1000, CheckpointingMode.AT_LEAST_ONCE)
+    assert env.get_checkpoint_interval() == 1000
+    assert config.get_checkpointing_mode() is CheckpointingMode.AT_LEAST_ONCE
+
+
+def test_slot_sharing_groups_hold_everything_or_nothing() -> None:
+    """PF-21"""
+    empty = SlotSharingGroup.builder("g").build()
+    assert empty.get_cpu_cores() is None
+    assert empty.get_task_heap_memory() is None
+    assert empty.get_task_off_heap_memory() is None
+    assert empty.get_managed_memory() is None
+    assert empty.get_external_resources() == {}
+    for half in (
+        SlotSharingGroup.builder("g").set_cpu_cores(1),
+        SlotSharingGroup.builder("g").set_task_heap_memory_mb(100),
+        SlotSharingGroup.builder("g").set_external_resource("gpu", 1),
+    ):
+        with pytest.raises(ValueError, match="set both, or none"):
+            half.build()
+    full = SlotSharingGroup.builder("g").set_cpu_cores(1).set_task_heap_memory_mb(100)
+    built = full.set_external_resource("gpu", 2).build()
+    assert built.get_task_heap_memory() == MemorySize.of_mebi_bytes(100)
+    assert built.get_external_resources() == {"gpu": 2}
+
+
+def test_environment_is_configured_by_flinks_names(env: Any) -> None:
+    """PF-21"""
+    assert env.is_changelog_state_backend_enabled() is None
+    env.enable_changelog_state_backend(True)
+    assert env.is_changelog_state_backend_enabled() is True
+    env.configure(Configuration().set_string("execution.buffer-timeout", "1 min"))
+    assert env.get_buffer_timeout() == 60000
+    other = Configuration().set_integer("parallelism.default", 7)
+    other.set_string("pipeline.auto-watermark-interval", "300 ms")
+    other.set_string("execution.runtime-mode", "BATCH")
+    configured = StreamExecutionEnvironment.get_execution_environment(other)
+    assert configured.get_parallelism() == 7
+    assert configured.get_config().get_auto_watermark_interval() == 300
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
+@pytest.mark.parametrize(
+    "enable",
+    [
+        lambda env: env.enable_checkpointing(1000),
+        lambda env: env.get_checkpoint_config().set_checkpoint_interval(1000),
+        lambda env: env.configure(
+            Configuration().set_string("execution.checkpointing.interval", "1 s")
+        ),
+    ],
+)
+def test_whoever_enables_checkpoints_is_told_once_that_there_are_none(
+    enable: Any, env: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    enable(env)
+    enable(env)
+    (told,) = warnings_of(caplog)
+    assert told.startswith("Checkpoints are enabled, every 1000 ms, but none are taken yet.")
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        (
+            lambda env: env.set_state_backend(EmbeddedRocksDBStateBackend()),
+            "The state backend EmbeddedRocksDBStateBackend has no effect",
+        ),
+        (
+            lambda env: env.configure(Configuration().set_string("state.backend.type", "rocksdb")),
+            "The state backend EmbeddedRocksDBStateBackend has no effect",
+        ),
+        (
+            lambda env: env.enable_changelog_state_backend(True),
+            "The changelog state backend is enabled and has no effect",
+        ),
+        (
+            lambda env: env.set_python_requirements("requirements.txt"),
+            "set_python_requirements has no effect in one process, and clusters refuse it: install "
+            "the packages with pip in the Python that runs functions, which is this one or",
+        ),
+        (
+            lambda env: env.configure(Configuration().set_string("python.requirements", "a#b")),
+            "set_python_requirements has no effect in one process, and clusters refuse it: install "
+            "the packages with pip in the Python that runs functions, which is this one or",
+        ),
+        (
+            lambda env: env.configure(Configuration().set_string("python.executable", "python3")),
+            "set_python_executable has no effect in one process, and clusters refuse it: functions",
+        ),
+    ],
+)
+def test_setting_without_effect_says_so_at_once(
+    setting: Any, told: str, env: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    setting(env)
+    (warning,) = warnings_of(caplog)
+    assert warning.startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("execution.checkpointing.timeout", "1 min", "no checkpoints are taken yet."),
+        ("state.checkpoints.dir", "/checkpoints", "no checkpoints are taken yet."),
+        ("state.backend.incremental", "true", "no checkpoints are taken yet."),
+        (
+            "taskmanager.numberOfTaskSlots",
+            "4",
+            "it is set for a cluster or its client (docs/configuration.md), not for a program.",
+        ),
+        (
+            "pipeline.max-paralelism",
+            "4",
+            "it is not known; the nearest is pipeline.max-parallelism.",
+        ),
+        ("of.my.own", "4", "it is not known."),
+    ],
+)
+def test_setting_without_effect_is_named_once(
+    key: str, value: str, told: str, env: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    configuration = Configuration().set_string(key, value)
+    env.configure(configuration)
+    env.configure(configuration)
+    assert warnings_of(caplog) == [f"The setting {key} has no effect: {told}"]
+
+
+def with_fixed_delay(env: Any) -> None:
+    env.configure(Configuration().set_string("restart-strategy.type", "fixed-delay"))
+
+
+@pytest.mark.parametrize(
+    "choose",
+    [
+        with_fixed_delay,
+        lambda env: env.set_restart_strategy(RestartStrategies.failure_rate_restart(1, 1, 1)),
+    ],
+)
+def test_restart_strategy_of_a_program_in_one_process_is_warned_of_once(
+    choose: Any, env: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    choose(env)
+    assert warnings_of(caplog) == []  # it may go to a cluster yet
+    for _ in range(2):
+        env.from_collection([1]).print()
+        env.execute()
+    of_type = [told for told in warnings_of(caplog) if "restart-strategy.type" in told]
+    assert of_type == [
+        "The setting restart-strategy.type has no effect: a program that runs in one process ends "
+        "with its first failure."
+    ]
+    assert len(set(warnings_of(caplog))) == len(warnings_of(caplog))
+
+
+def test_no_restart_is_what_happens_in_one_process(
+    env: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    env.set_restart_strategy(RestartStrategies.no_restart())
+    env.from_collection([1]).print()
+    env.execute()
+    assert warnings_of(caplog) == []
+
+
+def test_settings_that_have_an_effect_are_not_warned_of(
+    env: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    configuration = Configuration().set_string("pipeline.name", "named")
+    configuration.set_string("restart-strategy.type", "fixed-delay")
+    configuration.set_string("restart-strategy.fixed-delay.attempts", "3")
+    configuration.set_string("execution.sorted-inputs.memory", "1mb")
+    configuration.set_string("execution.shutdown-on-attached-exit", "true")
+    configuration.set_string("pipeline.operator-chaining.enabled", "False")
+    configuration.set_string("pipeline.object-reuse", "true")
+    env.configure(configuration)
+    assert warnings_of(caplog) == []
+    assert not env.is_chaining_enabled()
+    assert env.get_config().is_object_reuse_enabled()
+
+
+def test_settings_of_checkpoints_are_kept(env: Any) -> None:
+    configuration = Configuration().set_string("execution.checkpointing.timeout", "1 min")
+    configuration.set_string("execution.checkpointing.mode", "at-least-once")
+    configuration.set_string("execution.checkpointing.min-pause", "2 s")
+    configuration.set_string("execution.checkpointing.max-concurrent-checkpoints", "3")
+    configuration.set_string("execution.checkpointing.tolerable-failed-checkpoints", "4")
+    configuration.set_string(
+        "execution.checkpointing.externalized-checkpoint-retention", "RETAIN_ON_CANCELLATION"
+    )
+    configuration.set_string("execution.checkpointing.unaligned.enabled", "true")
+    configuration.set_string("execution.checkpointing.unaligned.forced", "true")
+    configuration.set_string("execution.checkpointing.aligned-checkpoint-timeout", "5 s")
+    configuration.set_string("execution.checkpointing.dir", "file:///checkpoints")
+    configuration.set_string("execution.checkpointing.savepoint-dir", "file:///savepoints")
+    checkpoints = env.configure(configuration).get_checkpoint_config()
+    assert checkpoints.get_checkpointing_mode().name == "AT_LEAST_ONCE"
+    assert checkpoints.get_checkpoint_timeout() == 60_000
+    assert checkpoints.get_min_pause_between_checkpoints() == 2000
+    assert checkpoints.get_max_concurrent_checkpoints() == 3
+    assert checkpoints.get_tolerable_checkpoint_failure_number() == 4
+    assert checkpoints.is_externalized_checkpoints_enabled()
+    assert checkpoints.is_unaligned_checkpoints_enabled()
+    assert checkpoints.is_force_unaligned_checkpoints()
+    assert checkpoints.get_alignment_timeout() == Duration.of_seconds(5)
+    assert checkpoints.get_checkpoint_storage() is not None
+    assert env.get_default_savepoint_directory() == "file:///savepoints"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("pipeline.operator-chaining", "no", "it must be true or false"),
+        ("execution.runtime-mode", "fast", "it must be one of STREAMING, BATCH, AUTOMATIC"),
+        ("parallelism.default", "many", "invalid literal"),
+        ("parallelism.default", "0", "parallelism must be at least 1, got 0"),
+        ("execution.buffer-timeout", "soon", "soon"),
+    ],
+)
+def test_value_that_a_setting_cannot_have_is_refused_with_its_key(
+    key: str, value: str, told: str, env: Any
+) -> None:
+    with pytest.raises(ConfigurationError, match=told) as caught:
+        env.configure(Configuration().set_string(key, value))
+    assert key in str(caught.value)
+
+
+def test_state_backend_that_is_in_memory_is_what_there_is(
+    env: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert env.get_state_backend() is None
+    backend = HashMapStateBackend()
+    assert env.set_state_backend(backend).get_state_backend() is backend
+    env.configure(Configuration().set_string("state.backend.type", "hashmap"))
+    env.enable_changelog_state_backend(False)
+    assert warnings_of(caplog) == []
+    with pytest.raises(TypeError, match="a StateBackend is needed, got 'rocksdb'"):
+        env.set_state_backend("rocksdb")
+    with pytest.raises(ConfigurationError, match="must be one of hashmap, rocksdb, got 'tape'"):
+        env.configure(Configuration().set_string("state.backend.type", "tape"))
+
+
+def test_settings_of_rocksdb_are_checked_and_kept() -> None:
+    backend = EmbeddedRocksDBStateBackend()
+    assert not backend.is_incremental_checkpoints_enabled()
+    assert backend.get_predefined_options() is PredefinedOptions.DEFAULT
+    backend.set_predefined_options(PredefinedOptions.FLASH_SSD_OPTIMIZED)
+    assert backend.get_predefined_options() is PredefinedOptions.FLASH_SSD_OPTIMIZED
+    assert backend.get_number_of_transfer_threads() == 4
+    backend.set_number_of_transfer_threads(8)
+    assert backend.get_number_of_transfer_threads() == 8
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        backend.set_number_of_transfer_threads(0)
+    for path, wrong in (("s3://a/b", "of another file system"), ("a/b", "relative")):
+        with pytest.raises(ValueError, match=wrong):
+            backend.set_db_storage_paths("/data", path)
+    assert backend.get_db_storage_paths() == []
+    with pytest.raises(ConfigurationError, match="there is no JVM"):
+        backend.set_options("org.example.Factory")
+
+
+def test_checkpoint_storages_have_pyflinks_defaults_and_bounds(env: Any) -> None:
+    storage = JobManagerCheckpointStorage()
+    assert (storage.get_checkpoint_path(), storage.get_savepoint_path()) == (None, None)
+    assert storage.get_max_state_size() == JobManagerCheckpointStorage.DEFAULT_MAX_STATE_SIZE
+    assert JobManagerCheckpointStorage("file:///a/", 7).get_checkpoint_path() == "file:///a"
+    with pytest.raises(ValueError, match="must be positive, got 0 bytes"):
+        JobManagerCheckpointStorage(max_state_size=0)
+    with pytest.raises(ValueError, match="must be 0 to 1048576 bytes, got 1048577"):
+        FileSystemCheckpointStorage("file:///a", (1 << 20) + 1)
+    assert FileSystemCheckpointStorage("file:///a", 0).get_write_buffer_size() == 4096
+    config = env.get_checkpoint_config()
+    assert config.set_checkpoint_storage(storage).get_checkpoint_storage() is storage
+    with pytest.raises(TypeError, match="a CheckpointStorage is needed, got 'file:///a'"):
+        config.set_checkpoint_storage("file:///a")
+
+
+def test_checkpoint_storage_has_a_plain_path() -> None:
+    """PF-21"""
+    storage = FileSystemCheckpointStorage("file:///var/checkpoints/")
+    assert storage.get_checkpoint_path() == "file:///var/checkpoints"
+    assert storage.get_min_file_size_threshold() == 20480
+
+
+def test_execution_settings_have_pyflinks_defaults(env: Any) -> None:
+    config = StreamExecutionEnvironment().get_config()
+    assert config.get_parallelism() == ExecutionConfig.PARALLELISM_DEFAULT
+    assert config.set_parallelism(3).set_parallelism(-2).get_parallelism() == 3
+    for wrong in (0, -3):
+        with pytest.raises(ValueError, match="parallelism must be at least 1"):
+            config.set_parallelism(wrong)
+    for wrong in (0, (1 << 15) + 1):
+        with pytest.raises(ValueError, match="max parallelism must be 1 to 32768"):
+            config.set_max_parallelism(wrong)
+    assert config.is_closure_cleaner_enabled()
+    assert config.has_auto_generated_uids_enabled()
+    assert not config.has_generic_types_disabled()
+    assert not config.is_force_kryo_enabled()
+    assert not config.is_force_avro_enabled()
+    assert not config.is_object_reuse_enabled()
+    assert not config.is_use_snapshot_compression()
+    assert env.get_config() == StreamExecutionEnvironment().set_parallelism(2).get_config()
+    assert env.get_config() != config
+
+
+def test_execution_setting_that_a_program_cannot_have_is_refused() -> None:
+    config = ExecutionConfig()
+    with pytest.raises(ConfigurationError, match=r"^set_\w+.*: .*leave it out, .*flinkray info"):
+        config.set_latency_tracking_interval(100)
+    assert config.set_latency_tracking_interval(0).get_latency_tracking_interval() == 0
+
+
+def test_a_program_sets_how_long_its_tasks_may_take_to_be_cancelled(env: Any) -> None:
+    config = env.get_config()
+    unset = (config.get_task_cancellation_interval(), config.get_task_cancellation_timeout())
+    assert unset == (1000, 30_000)
+    env.configure(Configuration().set_string("task.cancellation.interval", "5 s"))
+    config.set_task_cancellation_timeout(4000)
+    times = (config.get_task_cancellation_interval(), config.get_task_cancellation_timeout())
+    assert times == (5000, 4000)
+    env.from_collection([1]).print()
+    settings = env._job(env.get_stream_graph()).configuration
+    assert settings == {
+        "task.cancellation.interval": "5 s",
+        "task.cancellation.timeout": "4 s",
+    }
+    for setter in (config.set_task_cancellation_interval, config.set_task_cancellation_timeout):
+        with pytest.raises(ValueError, match="a time must be positive, got 0 ms"):
+            setter(0)
+
+
+def test_operators_need_uids_where_none_are_generated(env: Any) -> None:
+    env.configure(Configuration().set_string("pipeline.auto-generate-uids", "false"))
+    doubled = env.from_collection([1]).uid("one").map(lambda v: 2 * v).name("double")
+    with pytest.raises(StreamError, match=r"^double has no uid.*uid\("):
+        env.get_execution_plan()
+    assert list(doubled.set_uid_hash("0" * 32).execute_and_collect()) == [2]
+
+
+def test_results_of_accumulators_are_empty(env: Any) -> None:
+    env.from_collection([1]).print()
+    client = env.execute_async()
+    result = client.get_job_execution_result().result()
+    assert (result.get_all_accumulator_results(), result.get_accumulator_result("a")) == ({}, None)
+    assert client.get_accumulators().result() == {}

@@ -1,0 +1,68 @@
+"""Results of process functions and side outputs behave as PyFlink's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flinkray.datastream import (
+    CoFlatMapFunction,
+    OutputTag,
+    ProcessFunction,
+    Types,
+)
+from tests.datastream.pyflink_streams import Collect, results
+
+TAG: OutputTag[Any] = OutputTag("side", Types.INT())
+
+
+class Sides(ProcessFunction[Any, Any]):
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        yield value
+        yield TAG, value + 1
+
+
+class NoneOrList(ProcessFunction[Any, Any]):
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        return [value, value] if value % 2 else None
+
+
+class CoSides(CoFlatMapFunction[Any, Any, Any]):
+    def flat_map1(self, value: Any) -> Any:
+        yield str(value)
+        yield TAG, value
+
+    def flat_map2(self, value: Any) -> Any:
+        yield TAG, value * 10
+        yield value
+
+
+def test_process_may_return_generator_list_or_none(env: Any) -> None:
+    """PF-14"""
+    assert results(env.from_collection([1, 2, 3]).process(NoneOrList())) == [1, 1, 3, 3]
+
+
+def test_side_outputs_of_chained_operators_with_one_tag(env: Any) -> None:
+    """PF-14"""
+    first = env.from_collection([1, 2]).process(Sides(), Types.INT())
+    second = first.map(lambda v: v * 10).process(Sides())
+    of_first: list[int] = []
+    of_second: list[int] = []
+    first.get_side_output(TAG).add_sink(Collect(of_first))
+    second.get_side_output(TAG).map(lambda v: v).add_sink(Collect(of_second))
+    assert results(second) == [10, 20]
+    assert (sorted(of_first), sorted(of_second)) == ([2, 3], [11, 21])
+
+
+def test_side_output_from_both_inputs(env: Any) -> None:
+    """PF-14"""
+    connected = env.from_collection([1, 2]).connect(env.from_collection(["a"]))
+    both = connected.flat_map(CoSides())
+    side: list[Any] = []
+    both.get_side_output(TAG).add_sink(Collect(side))
+    assert results(both) == ["1", "2", "a"]
+    assert sorted(side, key=str) == [1, 2, "a" * 10]
+
+
+def test_tagged_values_that_nobody_asks_for_do_not_reach_the_main_output(env: Any) -> None:
+    """PF-14"""
+    assert results(env.from_collection([1]).process(Sides())) == [1]
