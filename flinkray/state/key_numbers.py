@@ -7,6 +7,7 @@ keys of a batch are looked up in a dictionary.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flinkray.state.key_values import as_key
+from flinkray.state.key_values import are_plain, as_key
 
 Slots = npt.NDArray[np.int32]
 
@@ -104,6 +105,14 @@ class KeyNumbers:
                 column = column.cast(column.type.value_type)
             encoded = pc.dictionary_encode(column, null_encoding="encode")
         distinct = encoded.dictionary.to_pylist()
-        slots = np.fromiter(map(self.slot_of, distinct), np.int32, len(distinct))
+        slots = np.fromiter(self._slots_of_distinct(distinct), np.int32, len(distinct))
         of_rows: Slots = slots.take(encoded.indices.to_numpy(zero_copy_only=False))
         return of_rows
+
+    def _slots_of_distinct(self, keys: list[Any]) -> Iterable[int]:
+        """Mostly they are known: then one look in the dictionary is all that a key costs."""
+        if are_plain(keys):
+            known = list(map(self._slot_of.get, keys))
+            if None not in known:
+                return known  # type: ignore[return-value]
+        return map(self.slot_of, keys)

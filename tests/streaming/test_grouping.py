@@ -46,3 +46,15 @@ def test_slots_are_given_in_order_on_every_way() -> None:
     assert table.slots_of(pa.array([5, None, 9])).tolist() == [0, 5, 2]
     assert table.slots_of(pa.array([-4, 10, 5])).tolist() == [4, 6, 0]
     assert table.keys == [5, 3, 9, 5 + DENSE_RANGE, -4, None, 10]
+
+
+def test_slots_of_texts_and_floats_are_found_again() -> None:
+    texts = KeyNumbers()
+    assert texts.slots_of(pa.array(["b", "a", "b"])).tolist() == [0, 1, 0]
+    assert texts.slots_of(pa.array(["a", "b"])).tolist() == [1, 0]
+    assert texts.slots_of(pa.array(["a", None, "c", "b"])).tolist() == [1, 2, 3, 0]
+    assert texts.slots_of(pa.array([None, "c"], pa.string())).tolist() == [2, 3]
+    floats = KeyNumbers()
+    assert floats.slots_of(pa.array([float("nan"), 1.0])).tolist() == [0, 1]
+    assert floats.slots_of(pa.array([1.0, float("nan"), -0.0, 0.0])).tolist() == [1, 0, 2, 2]
+    assert len(floats) == 3

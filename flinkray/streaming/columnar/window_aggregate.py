@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from flinkray.state.descriptors import ValueStateDescriptor
-from flinkray.state.key_numbers import KeyNumbers
+from flinkray.state.key_numbers import KeyNumbers, Slots
 from flinkray.state.keys import KeyHash
 from flinkray.streaming.columnar.conversion import block_to_columns
 from flinkray.streaming.columnar.grouping import (
@@ -37,6 +38,11 @@ from flinkray.streaming.records.keying import Keys
 KINDS = ("count", "sum", "min", "max", "mean")
 
 _PANES: ValueStateDescriptor[Any] = ValueStateDescriptor("panes")
+
+_SLICED = 1024
+"""Panes in the time that a batch spans; where there are more, most of them are empty."""
+
+Times = npt.NDArray[np.int64]
 
 _FORGET_FROM = 4096
 """Known keys; of fewer none are forgotten."""
@@ -171,12 +177,26 @@ class WindowAggregateOperator(StreamOperator):
         if first == last:
             self._add(first, slots, values)
             return
+        if last - first <= _SLICED and not (times[1:] < times[:-1]).any():
+            self._add_slices(first, last, times, slots, values)
+            return
         panes = (times - self._offset) // self._pane_size
         for pane in np.unique(panes).tolist() if last - first > 64 else range(first, last + 1):
             mask = panes == pane
             mine = slots[mask]
             if len(mine):
                 self._add(pane, mine, {m: column[mask] for m, column in values.items()})
+
+    def _add_slices(
+        self, first: int, last: int, times: Times, slots: Slots, values: dict[_Measure, Values]
+    ) -> None:
+        """Of records in order of time, those of a pane lie together: nothing is copied."""
+        begins = np.arange(first + 1, last + 1) * self._pane_size + self._offset
+        bounds = [0, *np.searchsorted(times, begins).tolist(), len(times)]
+        for pane, (begin, end) in enumerate(pairwise(bounds), first):
+            if begin < end:
+                parts = {m: column[begin:end] for m, column in values.items()}
+                self._add(pane, slots[begin:end], parts)
 
     def _wider_key_type(self, kind: pa.DataType) -> pa.DataType:
         if pa.types.is_dictionary(kind):

@@ -308,9 +308,11 @@ class Subpartition:
         size = self._size_of(element)
         with self._lock:
             if size >= self._segment // 2:
-                self._finish_open()
+                waiting = self._take_signs()
                 for piece in in_pieces(element, size):
-                    self._finish([piece], size * _records(piece) // max(1, _records(element)))
+                    part = size * _records(piece) // max(1, _records(element))
+                    self._finish([*waiting, piece], part + _SIGN_SIZE * len(waiting))
+                    waiting = []
             elif isinstance(element, EVENTS):
                 self._finish_open()
                 self._finish([element], 0)
@@ -407,6 +409,16 @@ class Subpartition:
         if opened:
             self._open, self._open_size = [], 0
             self._finish(together(opened) if len(opened) > 1 else opened, size)
+
+    def _take_signs(self) -> list[Element]:
+        """Signs of time that wait, to be sent with the batch that follows them; records that wait
+        are finished."""
+        opened = self._open
+        if any(isinstance(element, Block | Columns) for element in opened):
+            self._finish_open()
+            return []
+        self._open, self._open_size = [], 0
+        return opened
 
     def _finish(self, elements: Sequence[Element], size: int) -> None:
         try:

@@ -123,7 +123,7 @@ class Columns:
 
     def take(self, indices: npt.NDArray[Any]) -> Columns:
         """The records at those places."""
-        timestamps = None if self.timestamps is None else self.timestamps[indices]
+        timestamps = None if self.timestamps is None else self.timestamps.take(indices)
         rows = pc.take(self.batch, pa.array(indices), boundscheck=False)
         return Columns(rows, timestamps, self.origin, self.scalar)
 

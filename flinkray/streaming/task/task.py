@@ -24,6 +24,7 @@ from flinkray.streaming.records.elements import (
     WatermarkStatus,
 )
 from flinkray.streaming.sources.source import END_OF_INPUT
+from flinkray.streaming.task.freed_memory import keep_freed_memory
 from flinkray.streaming.task.task_mailbox import TaskMailbox
 from flinkray.streaming.time.time_service import ProcessingTimeService
 from flinkray.streaming.time.turn import Portion, Turn
@@ -100,6 +101,7 @@ class StreamTask:
     def open(self, states: Mapping[str, Sequence[OperatorState]] | None = None) -> None:
         """Restore and open the operators, the last of the chain first, so that whatever an
         operator puts out finds the next one ready."""
+        keep_freed_memory()
         for operator_id, operator in reversed(self.operators):
             if states and operator_id in states:
                 operator.restore(states[operator_id])

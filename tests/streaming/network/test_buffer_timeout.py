@@ -173,3 +173,35 @@ def test_batches_with_and_without_names_are_not_made_one() -> None:
         channel.put(Block([1], [5]))
         channel.flush()
         assert len(channel.came()) == 5
+
+
+def test_watermark_is_sent_with_the_large_batch_that_follows_it() -> None:
+    with network() as make:
+        process = make("process")
+        partition = process.create_partition("p", "Source", 1, buffer_timeout=None)
+        (channel,) = partition.subpartitions
+        for time in range(3):
+            channel.put(numbers(50_000))
+            channel.put(Watermark(time))
+        channel.put(Barrier(1, 0))
+        reading = Reading(process.create_gate("Sink", [ChannelSource("p", 0, process.address)]))
+        came = [reading.next()[1] for _ in range(7)]
+        kinds = [type(element) for element in came]
+        assert kinds == [Columns, Watermark, Columns, Watermark, Columns, Watermark, Barrier]
+        assert [e.timestamp for e in came if isinstance(e, Watermark)] == [0, 1, 2]
+        # three batches, the last watermark, and the barrier
+        assert partition.metrics().buffers == 5
+
+
+def test_small_batch_and_watermark_come_before_the_large_batch_that_follows_them() -> None:
+    with network() as make:
+        process = make("process")
+        partition = process.create_partition("p", "Source", 1, buffer_timeout=None)
+        (channel,) = partition.subpartitions
+        channel.put(numbers(3))
+        channel.put(Watermark(1))
+        channel.put(numbers(50_000))
+        reading = Reading(process.create_gate("Sink", [ChannelSource("p", 0, process.address)]))
+        came = [reading.next()[1] for _ in range(3)]
+        assert [type(element) for element in came] == [Columns, Watermark, Columns]
+        assert [len(e) for e in came if isinstance(e, Columns)] == [3, 50_000]

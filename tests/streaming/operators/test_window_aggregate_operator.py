@@ -31,9 +31,14 @@ records = st.lists(
     st.integers(1, 12),
     st.integers(1, 12),
     st.integers(0, 5),
+    st.booleans(),
 )
 def test_window_aggregates_are_those_of_the_definition(
-    batches: list[tuple[list[tuple[str, int, int]], int]], size: int, slide: int, offset: int
+    batches: list[tuple[list[tuple[str, int, int]], int]],
+    size: int,
+    slide: int,
+    offset: int,
+    is_in_order: bool,
 ) -> None:
     offset = offset % slide
     aggregates = [
@@ -45,6 +50,8 @@ def test_window_aggregates_are_those_of_the_definition(
     watermark = -(10**9)
     windows: dict[tuple[int, str], list[int]] = {}
     for rows, advance in batches:
+        if is_in_order:
+            rows.sort(key=lambda row: row[2])
         keys, values, times = map(list, zip(*rows, strict=True))
         batch = pa.record_batch({"k": keys, "v": values})
         h.process_columns(Columns(batch, np.array(times, np.int64)))
