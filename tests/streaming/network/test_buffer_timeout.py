@@ -205,3 +205,4 @@ def test_small_batch_and_watermark_come_before_the_large_batch_that_follows_them
         came = [reading.next()[1] for _ in range(3)]
         assert [type(element) for element in came] == [Columns, Watermark, Columns]
         assert [len(e) for e in came if isinstance(e, Columns)] == [3, 50_000]
+        assert partition.metrics().buffers == 2
