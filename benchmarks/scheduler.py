@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 
 from _machine import facts
 
+from flinkray.core.garbage_collection import spare_what_is_there
 from flinkray.core.ids import (
     AllocationID,
     ExecutionGraphID,
@@ -32,7 +33,6 @@ from flinkray.core.ids import (
     WorkerGroupId,
 )
 from flinkray.core.resources import ResourceProfile
-from flinkray.rpc.ray.garbage_collection import spare_what_is_there
 from flinkray.scheduler.execution.execution_graph import ExecutionGraph
 from flinkray.scheduler.execution.failover_strategy import RestartPipelinedRegionFailoverStrategy
 from flinkray.scheduler.execution.regions import PipelinedRegions

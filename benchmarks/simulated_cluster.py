@@ -27,8 +27,8 @@ import _machine
 from flinkray.actors.job_master.endpoint import JobMaster
 from flinkray.client.python_job import PythonJobBuilder
 from flinkray.core.errors import RpcConnectionError, RpcError
+from flinkray.core.garbage_collection import spare_what_is_there
 from flinkray.core.resources import ResourceProfile
-from flinkray.rpc.ray.garbage_collection import spare_what_is_there
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart
 from flinkray.scheduler.job.job_scheduler import JobScheduler
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus

@@ -24,6 +24,7 @@ from time import process_time
 
 from _machine import facts
 
+from flinkray.core.garbage_collection import spare_what_is_there
 from flinkray.core.ids import (
     AllocationID,
     ExecutionVertexID,
@@ -34,7 +35,6 @@ from flinkray.core.ids import (
     WorkerGroupId,
 )
 from flinkray.core.resources import ResourceProfile
-from flinkray.rpc.ray.garbage_collection import spare_what_is_there
 from flinkray.scheduler.resources.resource_tracker import SlotManagerSettings
 from flinkray.scheduler.resources.slot_manager import SlotManager
 from flinkray.scheduler.resources.slot_manager_actions import (

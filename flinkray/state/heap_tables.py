@@ -220,20 +220,19 @@ class HeapValueState(TableValueState):
     """The most common handle.  Of two values in turn the second mostly has the type of the first,
     and where nothing has to be noted, it goes straight into the dictionary."""
 
-    __slots__ = ("_entries", "_get", "_heap", "_read", "_written")
+    __slots__ = ("_entries", "_heap", "_read", "_written")
 
     def __init__(self, table: HeapValueTable, context: KeyContext, default: Any) -> None:
         super().__init__(table, context, default)
         self._heap = table
         self._entries = table._entries
-        self._get = self._entries.get
         self._read: type | None = None
         """A type whose values are read as they are."""
         self._written: type | None = None
         """A type whose values are written as they are, and without noting it."""
 
     def value(self) -> Any:
-        value = self._get(self._context.key, MISSING)
+        value = self._entries.get(self._context.key, MISSING)
         if type(value) is self._read:
             return value
         if type(value) in IMMUTABLE:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import gc
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from flinkray.core.garbage_collection import YOUNG
 from flinkray.datastream import FlatMapFunction, MapFunction, StreamExecutionEnvironment
 from flinkray.datastream.connectors import CallbackSink
 from flinkray.streaming.errors import OperatorError
@@ -190,3 +192,18 @@ def test_a_program_in_the_middle_of_a_record_is_closed_from_any_thread() -> None
     results = environment().from_collection([1]).flat_map(Numbers()).execute_and_collect()
     assert next(results) == 0
     assert in_another_thread(results.close) is None
+
+
+def test_garbage_is_rarely_searched_for_while_a_program_runs_and_no_longer() -> None:
+    before = gc.get_threshold()
+    seen: list[int] = []
+    gc.set_threshold(700, 10, 10)
+    try:
+        env = StreamExecutionEnvironment.get_execution_environment()
+        thresholds = env.from_collection([1]).map(lambda _: gc.get_threshold()[0])
+        thresholds.sink_to(CallbackSink(seen.append))
+        env.execute()
+        assert gc.get_threshold() == (700, 10, 10)
+    finally:
+        gc.set_threshold(*before)
+    assert seen == [YOUNG]

@@ -298,3 +298,41 @@ def test_windows_keep_values_that_what_comes_before_goes_on_to_change() -> None:
     )
     windows = stamped.key_by(lambda _: ALL).window(TumblingEventTimeWindows.of(10))
     assert results(windows.aggregate(Lists())) == [[[1], [1, 2], [1, 2, 3]]]
+
+
+class PairsThatBecomeMutable(FlatMapFunction[Any, Any]):
+    """Most of its results are pairs that nobody can change."""
+
+    def __init__(self, first: bool) -> None:
+        self.first = first
+        self.trail: list[int] = []
+
+    def flat_map(self, value: Any) -> Any:
+        for pair in ((value, value), (value, self.trail), (value, value), (value, self.trail)):
+            self.trail.append(value)
+            yield pair[::-1] if self.first else pair
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_a_pair_that_can_be_changed_after_many_that_cannot(first: bool) -> None:
+    stream = environment().from_collection([1, 2]).flat_map(PairsThatBecomeMutable(first))
+    pairs = [pair[::-1] if first else pair for pair in results(stream)]
+    trails = [trail for _, trail in pairs if isinstance(trail, list)]
+    assert trails == [[1] * 2, [1] * 4, [1] * 4 + [2] * 2, [1] * 4 + [2] * 4]
+
+
+class AnyKind(FlatMapFunction[Any, Any]):
+    """Results of all kinds in turn, the same list among them."""
+
+    def flat_map(self, value: Any) -> Any:
+        trail: list[int] = []
+        for result in (1, trail, "text", (1, 2), (1, 2, trail), 2, trail, (trail,)):
+            trail.append(value)
+            yield result
+
+
+def test_results_of_many_kinds_are_copied_where_they_can_be_changed() -> None:
+    stream = environment().from_collection([0]).flat_map(AnyKind())
+    assert results(stream) == [
+        1, [0] * 2, "text", (1, 2), (1, 2, [0] * 5), 2, [0] * 7, ([0] * 8,),
+    ]  # fmt: skip

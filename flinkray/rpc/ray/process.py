@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
+from flinkray.core.garbage_collection import spare_what_is_there
 from flinkray.rpc.local_service import create_endpoint
-from flinkray.rpc.ray.garbage_collection import spare_what_is_there
 from flinkray.rpc.spec import load_factory
 from flinkray.rpc.wire import codec
 

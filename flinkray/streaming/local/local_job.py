@@ -19,6 +19,7 @@ from flinkray.streaming.functions.metrics import MetricGroup
 from flinkray.streaming.local.local_source import LocalSource
 from flinkray.streaming.local.local_task import LocalTask
 from flinkray.streaming.local.pending_checkpoint import Checkpoint, PendingCheckpoint
+from flinkray.streaming.local.rare_searches import rare_searches
 from flinkray.streaming.operators.operator import OperatorState
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.program.chain_builder import (
@@ -253,8 +254,9 @@ class LocalJob:
 
     def run(self) -> None:
         """Go on to the end, or until :meth:`cancel`."""
-        while not self.finished and not self._cancelled:
-            self.advance()
+        with rare_searches():
+            while not self.finished and not self._cancelled:
+                self.advance()
         self.close()
 
     def advance(self) -> None:

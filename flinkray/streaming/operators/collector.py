@@ -60,7 +60,7 @@ class Collector:
         times: Iterable[Any] = repeat(None) if block.timestamps is None else block.timestamps
         values: list[Any] = []
         stamps: list[int] = []
-        append, stamp = values.append, stamps.append
+        usual = first_kind = second_kind = type(None)
         limit = self.begin(block.origin)
         for value, key_context.key, timestamp in zip(
             records, repeat(None) if keys is None else keys, times, strict=False
@@ -71,20 +71,31 @@ class Collector:
                 continue
             for result in results:
                 kind = type(result)
-                if kind is tuple:  # the most common one: without a call, if it is of plain parts
-                    for part in result:
-                        if type(part) not in immutable:
-                            result = own(result)
-                            break
-                elif kind not in immutable:
+                if kind is usual:
+                    pass
+                elif kind is tuple:
+                    if len(result) == 2:
+                        first, second = result
+                        if type(first) is not first_kind or type(second) is not second_kind:
+                            if type(first) in immutable and type(second) in immutable:
+                                first_kind, second_kind = type(first), type(second)
+                            else:
+                                result = own(result)
+                    else:
+                        for part in result:
+                            if type(part) not in immutable:
+                                result = own(result)
+                                break
+                elif kind in immutable:
+                    usual = kind
+                else:
                     result = own(result)
-                append(result)
+                values.append(result)
                 if stamped:
-                    stamp(timestamp)
+                    stamps.append(timestamp)
                 if len(values) >= limit:
                     limit = self._put_out(values, stamps if stamped else None)
                     values, stamps = [], []
-                    append, stamp = values.append, stamps.append
         if values:
             self._emit(values, stamps if stamped else None)
 
@@ -93,14 +104,14 @@ class Collector:
         batches: :meth:`flush` in between."""
         if results is None:
             return
-        own = self._own
+        own, values, limit = self._own, self._values, self._limit
         for result in results:
-            self._values.append(result if type(result) in IMMUTABLE else own(result))
+            values.append(result if type(result) in IMMUTABLE else own(result))
             if timestamp is not None:
                 self._times.append(timestamp)
-            if len(self._values) >= self._limit:
-                values, times = self._take()
-                self._limit = self._put_out(values, times)
+            if len(values) >= limit:
+                limit = self._limit = self._put_out(*self._take())
+                values = self._values
 
     def begin(self, origin: Origin | None = None) -> int:
         """Results of a batch, or of timers, are going to be added.  How many are put out at once

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -58,11 +59,7 @@ class KeyedGroupOperator(KeyedTimersOperator):
 
 
 def _by_key(keys: Sequence[Any], things: Iterable[Any]) -> dict[Any, list[Any]]:
-    groups: dict[Any, list[Any]] = {}
+    groups: dict[Any, list[Any]] = defaultdict(list)
     for key, thing in zip(keys, things, strict=True):
-        group = groups.get(key)
-        if group is None:
-            groups[key] = [thing]
-        else:
-            group.append(thing)
+        groups[key].append(thing)
     return groups

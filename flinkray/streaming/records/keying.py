@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -28,8 +29,7 @@ class Keys:
         self.field: str | None = None
         if isinstance(selector, str):
             self.field = selector
-            name = selector
-            self._of: Callable[[Any], Any] = lambda value: value[name]
+            self._of: Callable[[Any], Any] = itemgetter(selector)
         else:
             of = getattr(selector, "get_key", selector)
             if not callable(of):
@@ -78,9 +78,7 @@ class Keys:
 
     def selected(self, block: Block) -> list[Any]:
         """What the selector says of each value, be it a key or not."""
-        of = self._of
-        records = self._read(block)
-        return [of(value) for value in records]
+        return list(map(self._of, self._read(block)))
 
     def _read(self, block: Block) -> Iterator[Any]:
         records = iter(block.values)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from flinkray.core.values import own, own_all
+from flinkray.state.table import MISSING
 from flinkray.streaming.errors import no_timestamps
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, Block
 from flinkray.streaming.records.keying import Keys
@@ -49,7 +50,7 @@ class AlignedWindowOperator(WindowOperator):
         keys = self.keys.of_block(block)
         self.results.begin(block.origin)
         contents, table = self.spec.contents, self.table
-        add, begin = contents.add, self._begin
+        add, begin = contents.folder(), self._begin
         self._add = contents.adder(table)
         slide, offset = self._assigner.slide, self._assigner.offset
         values = block.values
@@ -81,7 +82,7 @@ class AlignedWindowOperator(WindowOperator):
                     continue
                 in_time = True
                 if key in entries:
-                    entries[key] = add(entries[key], value)
+                    entries[key] = add(value, entries[key])
                 else:
                     entries[key] = begin(key, window, value)
                 if several:
@@ -97,10 +98,11 @@ class AlignedWindowOperator(WindowOperator):
     def _begin(self, key: Any, window: TimeWindow, value: Any) -> Any:
         """The first record of a key and window in a block."""
         contents, table, place = self.spec.contents, self.table, (key, window)
-        if place not in table:
+        entry = contents.go_on(table, place, value)
+        if entry is MISSING:
             self._register(key, window)
-            return contents.first(value)
-        return contents.go_on(table, place, value)
+            entry = contents.first(value)
+        return entry
 
     def _register(self, key: Any, window: TimeWindow) -> None:
         self.backend.context.key = key

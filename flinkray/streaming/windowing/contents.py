@@ -24,6 +24,10 @@ Add = Callable[[Any, Any, "int | None"], bool]
 """Adds a record, that is a value with a timestamp, at a place; whether it is the first there."""
 
 
+Fold = Callable[[Any, Any], Any]
+"""Of a value and what was put together before it, which it may change."""
+
+
 class WindowContents(ABC):
     """How records get into the table of contents, and out of it."""
 
@@ -45,11 +49,11 @@ class WindowContents(ABC):
 
     @abstractmethod
     def go_on(self, table: Any, place: Any, value: Any) -> Any:
-        """Of one that has something."""
+        """Of one that has something, else MISSING."""
 
     @abstractmethod
-    def add(self, entry: Any, value: Any) -> Any:
-        """The same with one more; *entry* may have been changed."""
+    def folder(self) -> Fold:
+        """The same with one more."""
 
     @abstractmethod
     def store(self, table: Any, window: Any, entries: Mapping[Any, Any]) -> None:
@@ -81,11 +85,10 @@ class ListContents(WindowContents):
         return [value]
 
     def go_on(self, table: ListTable, place: Any, value: Any) -> Any:
-        return [value]
+        return [value] if place in table else MISSING
 
-    def add(self, entry: Any, value: Any) -> Any:
-        entry.append(value)
-        return entry
+    def folder(self) -> Fold:
+        return _appended
 
     def store(self, table: ListTable, window: Any, entries: Mapping[Any, Any]) -> None:
         for key, values in entries.items():
@@ -112,14 +115,25 @@ class TimestampedContents(ListContents):
         return [element.value for element in table.take(place)]
 
 
+def _appended(value: Any, values: list[Any]) -> list[Any]:
+    values.append(value)
+    return values
+
+
 class _FoldedContents(WindowContents):
     """One value, to which records are added."""
+
+    fold: Fold
+
+    def folder(self) -> Fold:
+        return self.fold
 
     def store(self, table: ValueTable, window: Any, entries: Mapping[Any, Any]) -> None:
         table.put_all({(key, window): entry for key, entry in entries.items()})
 
     def go_on(self, table: ValueTable, place: Any, value: Any) -> Any:
-        return self.add(table.get_to_change(place), value)
+        entry = table.get_to_change(place, MISSING)
+        return MISSING if entry is MISSING else self.fold(value, entry)
 
 
 class ReduceContents(_FoldedContents):
@@ -127,13 +141,11 @@ class ReduceContents(_FoldedContents):
 
     def __init__(self, function: Any) -> None:
         self.descriptor = ReducingStateDescriptor(NAME, function)
-        self._reduce = self.descriptor.reduce
+        reduce = self._reduce = self.descriptor.reduce
+        self.fold = lambda value, entry: reduce(entry, value)
 
     def first(self, value: Any) -> Any:
         return value
-
-    def add(self, entry: Any, value: Any) -> Any:
-        return self._reduce(entry, value)
 
     def table(self, state: KeyedStateBackend) -> Any:
         return state.value_table(self.descriptor, namespaced=True)
@@ -166,20 +178,17 @@ class AggregateContents(_FoldedContents):
     def __init__(self, function: Any) -> None:
         self.descriptor = AggregatingStateDescriptor(NAME, function)
         self._create = function.create_accumulator
-        self._add = function.add
+        self.fold = function.add
         self._result = function.get_result
 
     def first(self, value: Any) -> Any:
-        return self._add(value, self._create())
-
-    def add(self, entry: Any, value: Any) -> Any:
-        return self._add(value, entry)
+        return self.fold(value, self._create())
 
     def table(self, state: KeyedStateBackend) -> Any:
         return state.value_table(self.descriptor, namespaced=True)
 
     def adder(self, table: ValueTable) -> Add:
-        get, put, create, add_value = table.get_to_change, table.put, self._create, self._add
+        get, put, create, add_value = table.get_to_change, table.put, self._create, self.fold
 
         def add(place: Any, value: Any, timestamp: int | None) -> bool:
             current = get(place, MISSING)

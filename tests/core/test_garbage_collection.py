@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from flinkray.rpc.ray.garbage_collection import YOUNG, spare_what_is_there
+from flinkray.core.garbage_collection import YOUNG, spare_what_is_there
 
 
 @pytest.fixture

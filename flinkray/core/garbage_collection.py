@@ -10,6 +10,8 @@ thousand tasks is searched a hundred times, and older generations with it: at 20
 a third of the time of all its decisions, in proportion to what is there and not to what is new."""
 _OLDER = 20
 """Searches of one generation for one of the next."""
+RARELY = (YOUNG, _OLDER, _OLDER)
+"""The thresholds."""
 
 
 def spare_what_is_there() -> None:
@@ -19,4 +21,4 @@ def spare_what_is_there() -> None:
     stays.  Garbage without cycles, nearly all there is, is freed at once all the same.
     """
     gc.freeze()
-    gc.set_threshold(YOUNG, _OLDER, _OLDER)
+    gc.set_threshold(*RARELY)
