@@ -16,7 +16,7 @@ from flinkray.state.descriptors import (
     StateDescriptor,
     ValueStateDescriptor,
 )
-from flinkray.state.errors import StateError
+from flinkray.state.errors import StateError, StateMigrationError
 from flinkray.state.heap import HeapKeyedStateBackend
 from flinkray.state.interfaces import (
     AggregatingState,
@@ -69,6 +69,7 @@ __all__ = [
     "StateCapture",
     "StateDescriptor",
     "StateError",
+    "StateMigrationError",
     "StateTable",
     "StateTtlConfig",
     "StateVisibility",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -28,9 +29,16 @@ from flinkray.state.heap_tables import (
 )
 from flinkray.state.interfaces import ValueState
 from flinkray.state.key_context import KeyContext
-from flinkray.state.key_values import as_key
+from flinkray.state.key_values import are_plain, as_key
 from flinkray.state.keys import KeyGroupAssigner, KeyHash, stable_hash
-from flinkray.state.serializers import PICKLE
+from flinkray.state.serializers import (
+    SerializerSnapshot,
+    StateSerializer,
+    check_keys,
+    merged,
+    read_timers,
+    write_timers,
+)
 from flinkray.state.snapshots import KeyedSnapshot, StateCapture, TableSnapshot
 from flinkray.state.table import ValueTable
 from flinkray.state.timer_queue import TimerQueue
@@ -51,8 +59,27 @@ class _Restored:
 
     kind: str
     namespaced: bool
-    groups: dict[int, dict[Any, Any]] = field(default_factory=dict)
-    """Key group -> place -> contents."""
+    serializers: list[SerializerSnapshot] = field(default_factory=list)
+    groups: dict[int, list[bytes]] = field(default_factory=dict)
+    """Key group -> frames, oldest first."""
+
+    def read(self, serializer: StateSerializer) -> dict[Any, Any]:
+        """Contents by place.  Raises StateMigrationError."""
+        for snapshot in self.serializers:
+            serializer.check(snapshot)
+        entries: dict[Any, Any] = {}
+        for payload in chain.from_iterable(self.groups.values()):
+            for frame in serializer.read(payload):
+                for place in _places(frame.removed_keys, frame.removed_namespaces):
+                    entries.pop(place, None)
+                places = _places(frame.keys, frame.namespaces)
+                entries.update(zip(places, frame.contents, strict=True))
+        return entries
+
+    def snapshot(self) -> TableSnapshot:
+        """As it was stored."""
+        groups = {group: b"".join(payloads) for group, payloads in self.groups.items()}
+        return TableSnapshot(self.kind, self.namespaced, True, groups, merged(self.serializers))
 
 
 class HeapKeyedStateBackend(KeyedStateBackend):
@@ -84,8 +111,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         restored = self._restored.get(descriptor.name)
         if restored is not None:
             _check(descriptor, namespaced, restored.kind, restored.namespaced)
-            for group in restored.groups.values():
-                entries.update(group)
+            entries = restored.read(StateSerializer(descriptor))
             del self._restored[descriptor.name]
         table = _SHAPES[descriptor.kind](descriptor, namespaced, entries)
         if self._was_captured:  # and what was restored was in that capture
@@ -147,21 +173,18 @@ class HeapKeyedStateBackend(KeyedStateBackend):
             queue = self.timer_queue(name)
             for group, payload in groups.items():
                 if group in self.key_groups:
-                    for timestamp, key, namespace in PICKLE.loads(payload):
+                    for timestamp, key, namespace in read_timers(name, payload):
                         queue.add(timestamp, as_key(key), namespace)
 
     def _restore_table(self, name: str, part: TableSnapshot, theirs: KeyGroupRange) -> None:
         known = self._restored.setdefault(name, _Restored(part.kind, part.namespaced))
+        check_keys(name, part.serializer)
+        known.serializers.append(part.serializer)
         if part.whole:
             _drop(known.groups, theirs)
         for group, payload in part.groups.items():
             if group in self.key_groups:
-                kept, removed = PICKLE.loads(payload)
-                entries = known.groups.setdefault(group, {})
-                for place in removed:
-                    entries.pop(_found(place, part.namespaced), None)
-                for place, contents in kept:
-                    entries[_found(place, part.namespaced)] = contents
+                known.groups.setdefault(group, []).append(payload)
 
 
 def _drop(groups: dict[int, Any], key_groups: KeyGroupRange) -> None:
@@ -169,9 +192,10 @@ def _drop(groups: dict[int, Any], key_groups: KeyGroupRange) -> None:
         del groups[group]
 
 
-def _found(place: Any, namespaced: bool) -> Any:
-    """With a key that a dictionary finds: one that was pickled is another object."""
-    return (as_key(place[0]), place[1]) if namespaced else as_key(place)
+def _places(keys: list[Any], namespaces: list[Any] | None) -> Iterable[Any]:
+    """With keys that a dictionary finds: those that were stored are other objects."""
+    found = keys if are_plain(keys) else list(map(as_key, keys))
+    return found if namespaces is None else zip(found, namespaces, strict=True)
 
 
 def _check(descriptor: StateDescriptor, namespaced: bool, kind: str, was: bool) -> None:
@@ -216,11 +240,7 @@ class _HeapCapture(StateCapture):
             for table, capture in self._tables
         }
         for name, restored in self._restored.items():
-            groups = {
-                group: PICKLE.dumps((list(entries.items()), []))
-                for group, entries in restored.groups.items()
-            }
-            tables[name] = TableSnapshot(restored.kind, restored.namespaced, True, groups)
+            tables[name] = restored.snapshot()
         timers = {name: _timers(capture, assign) for name, (_, capture) in self._queues.items()}
         columns: dict[int, bytes] = {}
         if self._columns is not None:
@@ -257,8 +277,11 @@ def _table(
     for place in removed:
         key = place[0] if namespaced else place
         groups.setdefault(assign(key), ([], []))[1].append(place)
-    written = {group: table.serializer.dumps(part) for group, part in groups.items()}
-    return TableSnapshot(table.descriptor.kind, namespaced, capture.places is None, written)
+    writer = table.serializer.writer()
+    written = {group: writer.write(namespaced, *part) for group, part in groups.items()}
+    return TableSnapshot(
+        table.descriptor.kind, namespaced, capture.places is None, written, writer.snapshot()
+    )
 
 
 def _timers(capture: TableCapture, assign: KeyGroupAssigner) -> dict[int, bytes]:
@@ -266,7 +289,7 @@ def _timers(capture: TableCapture, assign: KeyGroupAssigner) -> dict[int, bytes]
     for timestamp, bucket in capture.read()[0]:
         for key, namespace in bucket:
             groups.setdefault(assign(key), []).append((timestamp, key, namespace))
-    return {group: PICKLE.dumps(timers) for group, timers in groups.items()}
+    return {group: write_timers(timers) for group, timers in groups.items()}
 
 
 def _written(batch: pa.RecordBatch) -> bytes:

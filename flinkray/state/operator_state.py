@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flinkray.core.values import own
@@ -13,8 +13,8 @@ from flinkray.state.handles import TableListState, own_entries
 from flinkray.state.heap_tables import HeapListTable, HeapMapTable, TableCapture
 from flinkray.state.interfaces import BroadcastState, ListState
 from flinkray.state.key_context import KeyContext
-from flinkray.state.serializers import PICKLE
-from flinkray.state.table import MapTable
+from flinkray.state.serializers import SerializerSnapshot, merged
+from flinkray.state.table import MapTable, StateTable
 
 _ALL = None
 """The place of what belongs to no key."""
@@ -77,19 +77,28 @@ class HeapBroadcastState(BroadcastState[Any, Any]):
 
 
 @dataclass(frozen=True)
-class OperatorSnapshot:
-    """A point in time: name -> (mode, pickled contents)."""
+class OperatorStateSnapshot:
+    """What one state held."""
 
-    states: Mapping[str, tuple[str, bytes]]
+    mode: str
+    elements: tuple[bytes, ...]
+    """Each by itself (:mod:`flinkray.state.serializers`): an element of a list, or an entry."""
+    serializer: SerializerSnapshot
+
+
+@dataclass(frozen=True)
+class OperatorSnapshot:
+    """A point in time, by name."""
+
+    states: Mapping[str, OperatorStateSnapshot]
 
     def without_lists(self) -> OperatorSnapshot:
         """For subtasks that are not to have these list elements: the names only, and what every
         subtask has in any case."""
-        empty = PICKLE.dumps([])
         return OperatorSnapshot(
             {
-                name: (mode, empty if mode == "list" else payload)
-                for name, (mode, payload) in self.states.items()
+                name: replace(state, elements=()) if state.mode == "list" else state
+                for name, state in self.states.items()
             }
         )
 
@@ -100,32 +109,41 @@ class OperatorCapture:
     Nothing is copied for it but the list or map that is changed next, once.
 
     Args:
-        states: name -> (mode, captured table).
+        states: name -> (mode, table, captured table).
+        restored: those that nobody has asked for yet, as they were stored.
     """
 
-    def __init__(self, states: Mapping[str, tuple[str, TableCapture]]) -> None:
+    def __init__(
+        self,
+        states: Mapping[str, tuple[str, StateTable, TableCapture]],
+        restored: Mapping[str, OperatorStateSnapshot],
+    ) -> None:
         self._states = states
+        self._restored = restored
 
     def write(self) -> OperatorSnapshot:
         """Serialise it; from any thread, once."""
         try:
-            return OperatorSnapshot(
-                {name: (mode, _written(mode, part)) for name, (mode, part) in self._states.items()}
-            )
+            written = {name: _written(*state) for name, state in self._states.items()}
+            return OperatorSnapshot(written | dict(self._restored))
         finally:
             self.release()
 
     def release(self) -> None:
         """Nobody is going to write it."""
-        for _, capture in self._states.values():
+        for _, _, capture in self._states.values():
             capture.done = True
 
 
-def _written(mode: str, capture: TableCapture) -> bytes:
-    kept, _ = capture.read()
-    for _, contents in kept:
-        return PICKLE.dumps(contents)
-    return PICKLE.dumps({} if mode == "broadcast" else [])
+def _written(mode: str, table: StateTable, capture: TableCapture) -> OperatorStateSnapshot:
+    writer = table.serializer.writer()
+    elements: list[bytes] = []
+    for _, contents in capture.read()[0]:
+        if mode == "broadcast":
+            elements += (writer.write_element(key, value) for key, value in contents.items())
+        else:
+            elements += map(writer.write_element, contents)
+    return OperatorStateSnapshot(mode, tuple(elements), writer.snapshot())
 
 
 class OperatorStateBackend:
@@ -139,49 +157,78 @@ class OperatorStateBackend:
         self._context = KeyContext(_ALL)
         self._lists: dict[str, tuple[str, HeapListTable]] = {}
         self._broadcast: dict[str, HeapMapTable] = {}
+        self._restored: dict[str, OperatorStateSnapshot] = {}
+        """Those that nobody has asked for yet."""
 
     def list_state(self, descriptor: ListStateDescriptor[Any]) -> ListState[Any]:
-        return TableListState(self._list(descriptor.name, "list"), self._context)
+        """Raises StateMigrationError: what is stored cannot be read as this state."""
+        return TableListState(self._list(descriptor, "list"), self._context)
 
     def union_list_state(self, descriptor: ListStateDescriptor[Any]) -> ListState[Any]:
-        return TableListState(self._list(descriptor.name, "union"), self._context)
+        """Raises StateMigrationError: what is stored cannot be read as this state."""
+        return TableListState(self._list(descriptor, "union"), self._context)
 
     def broadcast_state(self, descriptor: MapStateDescriptor[Any, Any]) -> HeapBroadcastState:
-        return HeapBroadcastState(descriptor.name, self._map(descriptor.name))
+        """Raises StateMigrationError: what is stored cannot be read as this state."""
+        return HeapBroadcastState(descriptor.name, self._map(descriptor))
 
-    def _list(self, name: str, mode: str) -> HeapListTable:
-        if name not in self._lists and name not in self._broadcast:
-            self._lists[name] = mode, HeapListTable(ListStateDescriptor(name), False, {})
-        if name in self._broadcast or self._lists[name][0] != mode:
-            raise self._other_mode(name, mode)
+    def _list(self, descriptor: ListStateDescriptor[Any], mode: str) -> HeapListTable:
+        name = descriptor.name
+        self._check_mode(name, mode)
+        if name not in self._lists:
+            table = HeapListTable(descriptor, False, {})
+            self._fill_list(table)
+            self._lists[name] = mode, table
         return self._lists[name][1]
 
-    def _map(self, name: str) -> HeapMapTable:
-        if name in self._lists:
-            raise self._other_mode(name, "broadcast")
+    def _map(self, descriptor: MapStateDescriptor[Any, Any]) -> HeapMapTable:
+        name = descriptor.name
+        self._check_mode(name, "broadcast")
         if name not in self._broadcast:
-            self._broadcast[name] = HeapMapTable(MapStateDescriptor(name), False, {})
+            table = HeapMapTable(descriptor, False, {})
+            self._fill_map(table)
+            self._broadcast[name] = table
         return self._broadcast[name]
 
-    def _other_mode(self, name: str, mode: str) -> StateError:
-        known = "broadcast" if name in self._broadcast else self._lists[name][0]
-        return StateError(
-            f"operator state {name!r} is {known} state here and is asked for as {mode} state: "
-            "give one of the two another name"
-        )
+    def _take_restored(self, table: StateTable) -> list[tuple[Any, ...]]:
+        name = table.descriptor.name
+        restored = self._restored.get(name)
+        if restored is None:
+            return []
+        table.serializer.check(restored.serializer)
+        elements = table.serializer.read_elements(restored.elements)
+        del self._restored[name]
+        return elements
+
+    def _check_mode(self, name: str, mode: str) -> None:
+        known = self._modes().get(name)
+        if known not in (None, mode):
+            raise StateError(
+                f"operator state {name!r} is {known} state here and is asked for as {mode} state: "
+                "give one of the two another name"
+            )
+
+    def _modes(self) -> dict[str, str]:
+        return {
+            **{name: mode for name, (mode, _) in self._lists.items()},
+            **dict.fromkeys(self._broadcast, "broadcast"),
+            **{name: state.mode for name, state in self._restored.items()},
+        }
 
     def names(self) -> list[str]:
-        return [*self._lists, *self._broadcast]
+        return list(self._modes())
 
     def capture(self) -> OperatorCapture | None:
         """This point in time, to be written later, also by another thread; None where there is
         nothing at all."""
-        if not self._lists and not self._broadcast:
+        if not self._lists and not self._broadcast and not self._restored:
             return None
-        states = {name: (mode, table.capture(False)) for name, (mode, table) in self._lists.items()}
+        states: dict[str, tuple[str, StateTable, TableCapture]] = {
+            name: (mode, table, table.capture(False)) for name, (mode, table) in self._lists.items()
+        }
         for name, entries in self._broadcast.items():
-            states[name] = ("broadcast", entries.capture(False))
-        return OperatorCapture(states)
+            states[name] = ("broadcast", entries, entries.capture(False))
+        return OperatorCapture(states, dict(self._restored))
 
     def snapshot(self) -> OperatorSnapshot | None:
         """This point in time, written at once; None where there is nothing at all."""
@@ -189,11 +236,30 @@ class OperatorStateBackend:
         return None if capture is None else capture.write()
 
     def restore(self, snapshots: Iterable[OperatorSnapshot]) -> None:
-        """Append the list elements of each, and take over the broadcast entries."""
+        """Append the list elements of each, and take over the broadcast entries.  They are read
+        when their state is asked for; at once if it was already.
+
+        Raises:
+            StateMigrationError: a state that was asked for already cannot be read.
+        """
         for snapshot in snapshots:
-            for name, (mode, payload) in snapshot.states.items():
-                contents = PICKLE.loads(payload)
-                if mode == "broadcast":
-                    self._map(name).put_all(_ALL, contents)
-                else:
-                    self._list(name, mode).extend(_ALL, contents)
+            for name, state in snapshot.states.items():
+                self._check_mode(name, state.mode)
+                known = self._restored.get(name)
+                if known is not None:
+                    state = OperatorStateSnapshot(
+                        state.mode,
+                        known.elements + state.elements,
+                        merged([known.serializer, state.serializer]),
+                    )
+                self._restored[name] = state
+        for _, lists in self._lists.values():
+            self._fill_list(lists)
+        for entries in self._broadcast.values():
+            self._fill_map(entries)
+
+    def _fill_list(self, table: HeapListTable) -> None:
+        table.extend(_ALL, [element for (element,) in self._take_restored(table)])
+
+    def _fill_map(self, table: HeapMapTable) -> None:
+        table.put_all(_ALL, dict(self._take_restored(table)))

@@ -1,26 +1,296 @@
-"""How what is in a state table becomes bytes."""
+"""What is in a state, as bytes that say themselves how they are to be read.
+
+What is written together is a *frame*: how the state was declared, and columns of values
+(:mod:`flinkray.state.value_encoding`).  Frames that follow each other are read one after the other.
+
+When a state is asked for, what is stored of it is held against what is asked for: it is read as it
+is, or migrated (fields of rows, dataclasses and named tuples that came and went), or refused.
+"""
 
 from __future__ import annotations
 
-import pickle
-from typing import Any, Protocol
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+from flinkray.core.message import message
+from flinkray.core.schema import stored
+from flinkray.state.descriptors import StateDescriptor
+from flinkray.state.errors import StateMigrationError
+from flinkray.state.value_encoding import (
+    RecordForm,
+    RowNames,
+    UnreadableValuesError,
+    ValueDecoder,
+    ValueEncoder,
+    check_unchanged,
+    pack,
+    record_type_named,
+    unpack,
+)
+
+NAME = "columns"
+VERSION = 1
 
 
-class StateSerializer(Protocol):
-    """Of one table.  It may be used by another thread than the task's."""
+@stored("state.SerializerSnapshot")
+@message
+class SerializerSnapshot:
+    """How a state was written: what a reader has to know of it before it reads."""
 
-    def dumps(self, value: Any) -> bytes: ...
-    def loads(self, data: bytes) -> Any: ...
+    name: str
+    version: int
+    declared: str | None
+    """Type and time to live of its descriptor, as JSON."""
+    keys: tuple[RecordForm, ...] = ()
+    """Classes with fields that are in keys and namespaces."""
+    values: tuple[RecordForm, ...] = ()
+    """And in values."""
+    pickled: tuple[str, ...] = ()
+    """Types that nothing but pickle covers: they cannot be migrated."""
 
 
-class PickleSerializer:
-    """For values of any type."""
+class Frame(NamedTuple):
+    """What was written at once, of a part of a table."""
 
-    def dumps(self, value: Any) -> bytes:
-        return pickle.dumps(value, 5)
+    keys: list[Any]
+    namespaces: list[Any] | None
+    contents: list[Any]
+    """For each of these keys."""
+    removed_keys: list[Any]
+    removed_namespaces: list[Any] | None
 
-    def loads(self, data: bytes) -> Any:
-        return pickle.loads(data)
+
+class StateSerializer:
+    """Of one state, as its descriptor has it now."""
+
+    def __init__(self, descriptor: StateDescriptor) -> None:
+        self._name = descriptor.name
+        self._declared = _declaration(descriptor)
+        self._rows: dict[str | None, RowNames] = {}
+        """By how the state was declared."""
+
+    def writer(self) -> StateFrameWriter:
+        """For one snapshot."""
+        return StateFrameWriter(self._declared)
+
+    def check(self, stored_as: SerializerSnapshot) -> None:
+        """Raises StateMigrationError: what was written so cannot be read as this state."""
+        if stored_as.name != NAME or stored_as.version > VERSION:
+            raise self._error(
+                f"it was stored by the serializer {stored_as.name} version {stored_as.version}, "
+                f"and this flinkray has {NAME} version {VERSION}: use the flinkray that wrote it"
+            )
+        try:
+            for form in stored_as.values:
+                record_type_named(form.name).change(form)
+            self._rows_of(stored_as.declared)
+        except StateMigrationError as error:
+            raise self._error(str(error)) from error
+
+    def read(self, data: bytes) -> Iterator[Frame]:
+        """The frames of a part of a table.
+
+        Raises:
+            StateMigrationError: they cannot be read as this state.
+        """
+        try:
+            yield from self._read(data)
+        except (StateMigrationError, UnreadableValuesError) as error:
+            raise self._error(str(error)) from error
+
+    def _read(self, data: bytes) -> Iterator[Frame]:
+        for declared, keys, namespaces, contents, removed, removed_namespaces in unpack(data):
+            exactly, values = ValueDecoder(exactly=True), self._decoder(declared)
+            yield Frame(
+                exactly.decode(keys),
+                None if namespaces is None else exactly.decode(namespaces),
+                values.decode(contents),
+                exactly.decode(removed),
+                None if removed_namespaces is None else exactly.decode(removed_namespaces),
+            )
+
+    def read_elements(self, elements: Iterable[bytes]) -> list[tuple[Any, ...]]:
+        """What :meth:`StateFrameWriter.write_element` was given, each time.
+
+        Raises:
+            StateMigrationError: they cannot be read as this state.
+        """
+        read: list[tuple[Any, ...]] = []
+        try:
+            for element in elements:
+                for declared, *columns in unpack(element):
+                    decoder = self._decoder(declared)
+                    read.append(tuple(decoder.decode(column)[0] for column in columns))
+        except (StateMigrationError, UnreadableValuesError) as error:
+            raise self._error(str(error)) from error
+        return read
+
+    def _decoder(self, declared: str | None) -> ValueDecoder:
+        return ValueDecoder(self._rows_of(declared))
+
+    def _rows_of(self, declared: str | None) -> RowNames:
+        if declared not in self._rows:
+            self._rows[declared] = _migration(declared, self._declared)
+        return self._rows[declared]
+
+    def _error(self, text: str) -> StateMigrationError:
+        return StateMigrationError(f"state {self._name!r}: {text}")
 
 
-PICKLE = PickleSerializer()
+class StateFrameWriter:
+    """Writes one snapshot of a state; from one thread."""
+
+    def __init__(self, declared: str | None) -> None:
+        self._declared = declared
+        self._keys = ValueEncoder()
+        self._values = ValueEncoder()
+
+    def write(
+        self, namespaced: bool, kept: Sequence[tuple[Any, Any]], removed: Sequence[Any]
+    ) -> bytes:
+        """Places with what they hold, and places that hold nothing any more."""
+        places = [place for place, _ in kept]
+        return pack(
+            [
+                self._declared,
+                *self._places(namespaced, places),
+                self._values.encode([contents for _, contents in kept]),
+                *self._places(namespaced, removed),
+            ]
+        )
+
+    def _places(self, namespaced: bool, places: Sequence[Any]) -> list[Any]:
+        if not namespaced:
+            return [self._keys.encode(places), None]
+        keys, namespaces = [key for key, _ in places], [namespace for _, namespace in places]
+        return [self._keys.encode(keys), self._keys.encode(namespaces)]
+
+    def write_element(self, *parts: Any) -> bytes:
+        """An element of a list, or key and value of an entry."""
+        return pack([self._declared, *(self._values.encode([part]) for part in parts)])
+
+    def snapshot(self) -> SerializerSnapshot:
+        """Of what was written so far."""
+        pickled = sorted(self._keys.pickled | self._values.pickled)
+        keys, values = tuple(self._keys.forms), tuple(self._values.forms)
+        return SerializerSnapshot(NAME, VERSION, self._declared, keys, values, tuple(pickled))
+
+
+def merged(snapshots: Sequence[SerializerSnapshot]) -> SerializerSnapshot:
+    """Of what several have written, one frame after the other."""
+    last = snapshots[-1]
+    return SerializerSnapshot(
+        last.name,
+        max(snapshot.version for snapshot in snapshots),
+        last.declared,
+        tuple(dict.fromkeys(chain.from_iterable(snapshot.keys for snapshot in snapshots))),
+        tuple(dict.fromkeys(chain.from_iterable(snapshot.values for snapshot in snapshots))),
+        tuple(sorted(set(chain.from_iterable(snapshot.pickled for snapshot in snapshots)))),
+    )
+
+
+def check_keys(name: str, stored_as: SerializerSnapshot) -> None:
+    """Raises StateMigrationError: the keys of a state are of classes that have changed."""
+    try:
+        check_unchanged(stored_as.keys)
+    except StateMigrationError as error:
+        raise StateMigrationError(f"keys of state {name!r}: {error}") from error
+
+
+# --- timers -----------------------------------------------------------------------------------
+
+
+def write_timers(timers: Sequence[tuple[int, Any, Any]]) -> bytes:
+    """Timers of one key group."""
+    encoder = ValueEncoder()
+    columns = [[timer[place] for timer in timers] for place in range(3)]
+    return pack([encoder.encode(column) for column in columns])
+
+
+def read_timers(queue: str, data: bytes) -> list[tuple[int, Any, Any]]:
+    """Raises StateMigrationError: their keys are of classes that have changed."""
+    decoder, timers = ValueDecoder(exactly=True), []
+    try:
+        for columns in unpack(data):
+            timers += list(zip(*map(decoder.decode, columns), strict=True))
+    except (StateMigrationError, UnreadableValuesError, ValueError) as error:
+        raise StateMigrationError(f"timers of {queue!r}: {error}") from error
+    return timers
+
+
+# --- how states are declared --------------------------------------------------------------------
+
+
+def _declaration(descriptor: StateDescriptor) -> str:
+    kind, expires = _described(descriptor.type_info), descriptor.ttl_config is not None
+    return json.dumps({"type": kind, "expires": expires})
+
+
+def _described(type_info: Any) -> Any:
+    """In a form that can be compared and stored; None: nothing is said."""
+    if type_info is None or getattr(type_info, "is_any", False):
+        return None
+    if isinstance(type_info, tuple):
+        parts = [_described(part) for part in type_info]
+        return None if parts == [None] * len(parts) else {"of": parts}
+    if hasattr(type_info, "get_field_names"):
+        types = [_described(part) for part in type_info.get_field_types()]
+        return {"row": [list(it) for it in zip(type_info.get_field_names(), types, strict=True)]}
+    if isinstance(type_info, type):
+        return f"{type_info.__module__}.{type_info.__qualname__}"
+    text = repr(type_info)
+    return None if text == object.__repr__(type_info) else text
+
+
+def _migration(was: str | None, now: str | None) -> RowNames:
+    """Which rows get other fields.
+
+    Raises:
+        StateMigrationError: the types do not fit.
+    """
+    try:
+        before, after = json.loads(was or "{}"), json.loads(now or "{}")
+        expired = before.get("expires", False)
+    except (ValueError, AttributeError) as error:
+        raise UnreadableValuesError(f"{was!r} is no declaration of a state") from error
+    if expired != after.get("expires", False):
+        how = (
+            "with time to live, and is asked for without"
+            if expired
+            else ("without time to live, and is asked for with it")
+        )
+        raise StateMigrationError(f"it was stored {how}; give the state another name")
+    rows: dict[frozenset[str], tuple[str, ...]] = {}
+    _compare(before.get("type"), after.get("type"), rows)
+    return rows
+
+
+def _compare(was: Any, now: Any, rows: dict[frozenset[str], tuple[str, ...]]) -> None:
+    if was is None or now is None or was == now:
+        return
+    if isinstance(was, dict) and isinstance(now, dict) and was.keys() == now.keys():
+        if "row" in was:
+            before, after = dict(was["row"]), dict(now["row"])
+            for name, kind in before.items():
+                _compare(kind, after.get(name), rows)
+            rows[frozenset(before)] = tuple(after)
+            return
+        if len(was["of"]) == len(now["of"]):
+            for one, other in zip(was["of"], now["of"], strict=True):
+                _compare(one, other, rows)
+            return
+    raise StateMigrationError(
+        f"it was stored as {_text(was)} and is asked for as {_text(now)}; give the state another "
+        "name, or the type that it had"
+    )
+
+
+def _text(kind: Any) -> str:
+    if isinstance(kind, dict) and "row" in kind:
+        fields = (f"{name}: {_text(part)}" for name, part in kind["row"])
+        return f"a row of ({', '.join(fields)})"
+    if isinstance(kind, dict):
+        return f"({', '.join(map(_text, kind['of']))})"
+    return "anything" if kind is None else str(kind)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from flinkray.core.key_groups import KeyGroupRange
+from flinkray.state.serializers import SerializerSnapshot
 
 
 class TableSnapshot(NamedTuple):
@@ -18,7 +19,9 @@ class TableSnapshot(NamedTuple):
     whole: bool
     """Everything; else what changed since the snapshot before."""
     groups: Mapping[int, bytes]
-    """Key group -> serialised pair: list of (place, contents), list of places that were removed."""
+    """Key group -> frames (:mod:`flinkray.state.serializers`)."""
+    serializer: SerializerSnapshot
+    """Of these frames."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class KeyedSnapshot:
     """Those that the subtask had."""
     tables: Mapping[str, TableSnapshot]
     timers: Mapping[str, Mapping[int, bytes]] = field(default_factory=dict)
-    """Queue -> key group -> serialised list of (timestamp, key, namespace); always all of them."""
+    """Queue -> key group -> its timers, always all of them."""
     columns: Mapping[int, bytes] = field(default_factory=dict)
     """Key group -> an Arrow stream with the numbers of its keys, or of those that have changed."""
 

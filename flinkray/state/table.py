@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from flinkray.state.descriptors import StateDescriptor
-from flinkray.state.serializers import PICKLE, StateSerializer
+from flinkray.state.serializers import StateSerializer
 
 
 class _Missing:
@@ -34,15 +34,10 @@ class StateTable(ABC):
         namespaced: places are pairs of key and namespace.
     """
 
-    def __init__(
-        self,
-        descriptor: StateDescriptor,
-        namespaced: bool = False,
-        serializer: StateSerializer = PICKLE,
-    ) -> None:
+    def __init__(self, descriptor: StateDescriptor, namespaced: bool = False) -> None:
         self.descriptor = descriptor
         self.namespaced = namespaced
-        self.serializer = serializer
+        self.serializer = StateSerializer(descriptor)
 
     @abstractmethod
     def __len__(self) -> int:

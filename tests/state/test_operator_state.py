@@ -140,9 +140,9 @@ def test_lists_are_copied_for_a_capture_only_until_it_is_written_or_released() -
         capture = backend.capture()
         assert capture is not None
         getattr(capture, end)()
-        kept = backend._list(NAMES.name, "list").get(None)
+        kept = backend._list(NAMES, "list").get(None)
         numbers.add("b")
-        assert backend._list(NAMES.name, "list").get(None) is kept
+        assert backend._list(NAMES, "list").get(None) is kept
 
 
 def test_several_snapshots_are_appended() -> None:
@@ -157,6 +157,39 @@ def test_several_snapshots_are_appended() -> None:
     restored = OperatorStateBackend()
     restored.restore(parts)
     assert list(restored.list_state(NAMES).get()) == ["a", "b", "c"]
+
+
+def test_states_that_nobody_asks_for_are_kept_as_they_were_stored() -> None:
+    backend = OperatorStateBackend()
+    backend.list_state(NAMES).add_all(["a", "b"])
+    backend.broadcast_state(MapStateDescriptor("rules")).put("k", 1)
+    first = backend.snapshot()
+    assert first is not None
+    restored = OperatorStateBackend()
+    restored.restore([first])
+    again = restored.snapshot()
+    assert again == first
+    restored.list_state(NAMES).add("c")
+    last = restored.snapshot()
+    assert last is not None
+    third = OperatorStateBackend()
+    third.restore([last])
+    assert list(third.list_state(NAMES).get()) == ["a", "b", "c"]
+    assert third.broadcast_state(MapStateDescriptor("rules")).get("k") == 1
+
+
+def test_states_that_were_asked_for_before_the_restore_have_what_was_stored() -> None:
+    backend = OperatorStateBackend()
+    names, rules = backend.list_state(NAMES), backend.broadcast_state(MapStateDescriptor("rules"))
+    names.add("a")
+    rules.put("k", 1)
+    snapshot = backend.snapshot()
+    assert snapshot is not None
+    restored = OperatorStateBackend()
+    names = restored.list_state(NAMES)
+    rules = restored.broadcast_state(MapStateDescriptor("rules"))
+    restored.restore([snapshot])
+    assert (list(names.get()), rules.get("k")) == (["a"], 1)
 
 
 def test_reader_of_broadcast_state_cannot_change_it() -> None:

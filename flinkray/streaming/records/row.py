@@ -7,6 +7,12 @@ from enum import Enum
 from typing import Any
 
 from flinkray.core.values import IMMUTABLE
+from flinkray.state.value_encoding import (
+    HIDDEN,
+    RecordForm,
+    RecordType,
+    register_record_type,
+)
 
 
 class RowKind(Enum):
@@ -202,6 +208,52 @@ def _rebuild(fields: list[str] | None, values: list[Any], kind: RowKind) -> Row:
     row = Row.of(fields, values)
     _set(row, "_row_kind", kind)
     return row
+
+
+_KIND = f"{HIDDEN}kind"
+"""A field of rows of other kinds than INSERT, as they are stored."""
+
+
+class _StoredRows(RecordType):
+    """Rows with names, and rows by position."""
+
+    NAMED, BY_POSITION = "Row", "Row by position"
+
+    def form_of(self, value: Row) -> RecordForm:
+        fields, places = value._fields, range(len(value._values))
+        is_named = fields is not None and len(fields) == len(places)
+        names = tuple(fields) if fields is not None and is_named else tuple(map(str, places))
+        if value._row_kind is not RowKind.INSERT:
+            names = (*names, _KIND)
+        return RecordForm(self.NAMED if is_named else self.BY_POSITION, names)
+
+    def columns(self, form: RecordForm, values: Sequence[Row]) -> list[Sequence[Any]]:
+        columns: list[Sequence[Any]] = [
+            list(column) for column in zip(*(row._values for row in values), strict=True)
+        ]
+        if _KIND in form.fields:
+            columns.append([row._row_kind.name for row in values])
+        return columns
+
+    def change(self, form: RecordForm) -> str | None:
+        return None
+
+    def values(self, form: RecordForm, columns: list[list[Any]], number: int) -> list[Any]:
+        kinds: Sequence[str] = ()
+        names = list(form.fields)
+        if _KIND in names:
+            place = names.index(_KIND)
+            kinds = columns[place]
+            names, columns = names[:place], columns[:place]
+        fields = names if form.name == self.NAMED else None
+        parts = zip(*columns, strict=True) if columns else ((),) * number
+        rows = [Row.of(fields, list(values)) for values in parts]
+        for row, kind in zip(rows, kinds, strict=False):
+            row.set_row_kind(RowKind[kind])
+        return rows
+
+
+register_record_type(Row, _StoredRows(), _StoredRows.NAMED, _StoredRows.BY_POSITION)
 
 
 def pack_rows(rows: Sequence[Any]) -> tuple[Any, ...] | None:

@@ -144,6 +144,8 @@ class BasicTypeInfo(TypeInformation):
 class PickledBytesTypeInfo(TypeInformation):
     """Anything: values that are pickled when they travel."""
 
+    is_any = True
+
     def __init__(self) -> None:
         super().__init__("PickledByteArrayTypeInfo")
 

@@ -23,6 +23,7 @@ from flinkray.checkpoint.handles import (
     OperatorSubtaskState,
     TaskState,
 )
+from flinkray.checkpoint.keyed_state_format import KeyedStateHeader, StoredTable
 from flinkray.checkpoint.metadata import (
     CheckpointedOperator,
     CheckpointedSubtask,
@@ -30,6 +31,7 @@ from flinkray.checkpoint.metadata import (
     MasterState,
     SnapshotKind,
 )
+from flinkray.checkpoint.operator_state_format import OperatorStateHeader, StoredOperatorState
 from flinkray.core.blobs import BlobKey
 from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID, WorkerGroupId
 from flinkray.core.records import decode_record, encode_record
@@ -71,6 +73,8 @@ from flinkray.scheduler.reports.job_info import (
 )
 from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.state.serializers import SerializerSnapshot
+from flinkray.state.value_encoding import RecordForm
 
 JOB = JobID(b"the specimen job")
 PROFILE = ResourceProfile(1.5, 2**30, {"GPU": 0.5, "custom": 2.0})
@@ -249,6 +253,16 @@ def checkpoint_metadata(kind: SnapshotKind) -> CheckpointMetadata:
     )
 
 
+SERIALIZER = SerializerSnapshot(
+    "columns",
+    1,
+    '{"type": "Integer", "expires": false}',
+    (RecordForm("orders:Customer", ("number",)),),
+    (RecordForm("Row", ("id", "name")),),
+    ("orders.Opaque",),
+)
+
+
 @dataclass(frozen=True)
 class Kind:
     """What is stored in one place."""
@@ -293,6 +307,26 @@ KINDS = {
     "task-state": Kind(
         TaskState,
         {"running": TaskState({"ab" * 16: _subtask_state()}), "finished": TaskState({}, True)},
+        encode_record,
+        decode_record,
+    ),
+    "keyed-state": Kind(
+        KeyedStateHeader,
+        {
+            "header": KeyedStateHeader(
+                0,
+                63,
+                (StoredTable("sum", "value", False, True, SERIALIZER),),
+                ("timers",),
+                bytes(range(26)),
+            )
+        },
+        encode_record,
+        decode_record,
+    ),
+    "operator-state": Kind(
+        OperatorStateHeader,
+        {"header": OperatorStateHeader((StoredOperatorState("splits", SERIALIZER),))},
         encode_record,
         decode_record,
     ),

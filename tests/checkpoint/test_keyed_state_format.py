@@ -1,0 +1,271 @@
+"""Keyed state in files: read by ranges of key groups, checked, and the same after rescaling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from flinkray.checkpoint.errors import (
+    CheckpointStorageError,
+    CorruptCheckpointError,
+    UnknownCheckpointFormatError,
+)
+from flinkray.checkpoint.handles import FileState, InlineState, StateLocation
+from flinkray.checkpoint.keyed_state_format import (
+    read_keyed_state,
+    read_keyed_state_header,
+    write_keyed_state,
+)
+from flinkray.checkpoint.state_files import StateOutput, open_state
+from flinkray.core.key_groups import KeyGroupRange, key_group_range
+from flinkray.state import (
+    ArrayStateDescriptor,
+    HeapKeyedStateBackend,
+    KeyContext,
+    KeyedSnapshot,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ValueStateDescriptor,
+)
+from flinkray.state.keys import key_group_of
+
+GROUPS = 16
+NAMES = ["value", "list", "map", "of windows"]
+
+
+class Counting:
+    """A file that writes down what is read of it."""
+
+    name = "a counted file"
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.size = len(data)
+        self.reads: list[tuple[int, int]] = []
+
+    def read(self, offset: int, length: int) -> bytes:
+        self.reads.append((offset, length))
+        return self._data[offset : offset + length]
+
+
+class Backend:
+    """One subtask's, with a state of each kind."""
+
+    def __init__(self, groups: KeyGroupRange, parts: list[KeyedSnapshot] | None = None) -> None:
+        self.backend = HeapKeyedStateBackend(GROUPS, groups)
+        if parts:
+            self.backend.restore(parts)
+        self.window = KeyContext()
+        self.states: dict[str, Any] = {
+            "value": self.backend.state(ValueStateDescriptor("value")),
+            "list": self.backend.state(ListStateDescriptor("list")),
+            "map": self.backend.state(MapStateDescriptor("map")),
+            "of windows": self.backend.state(ValueStateDescriptor("of windows"), self.window),
+        }
+        self.timers = self.backend.timer_queue("timers")
+        self.array = self.backend.array_state(ArrayStateDescriptor("numbers", np.int64))
+
+    def put(self, name: str, key: Any, number: int) -> None:
+        self.backend.context.key, self.window.key = key, (key, number % 2)
+        if name == "list":
+            self.states[name].add(number)
+        elif name == "map":
+            self.states[name].put(number, str(number))
+        else:
+            self.states[name].update(number)
+
+    def everything(self) -> dict[Any, Any]:
+        found: dict[Any, Any] = {}
+        for name, state in self.states.items():
+            for key in self.backend.keys(name):
+                for window in (0, 1) if name == "of windows" else (0,):
+                    self.backend.context.key, self.window.key = key, (key, window)
+                    if name == "map":
+                        contents: Any = dict(state.items())
+                    else:
+                        contents = state.get() if name == "list" else state.value()
+                    if contents is not None:
+                        found[name, key, window] = contents
+        for timer in self.timers.items():
+            found["timer", timer] = True
+        columns = self.backend.columns()
+        for key, number in zip(columns.keys, self.array.values.tolist(), strict=True):
+            found["array", key] = number
+        return found
+
+
+def written(snapshot: KeyedSnapshot, threshold: int = 1 << 30, path: str = "") -> StateLocation:
+    with StateOutput(path, threshold) as output:
+        write_keyed_state(snapshot, output)
+        return output.finish()
+
+
+def read(location: StateLocation, groups: KeyGroupRange) -> KeyedSnapshot:
+    with open_state(location) as state:
+        return read_keyed_state(state, groups)
+
+
+def data_of(snapshot: KeyedSnapshot) -> bytes:
+    location = written(snapshot)
+    assert isinstance(location, InlineState)
+    return location.data
+
+
+def example() -> KeyedSnapshot:
+    """State of many keys in every table."""
+    backend = Backend(KeyGroupRange(0, GROUPS - 1))
+    for number in range(200):
+        for name in NAMES:
+            backend.put(name, f"key {number}", number)
+        backend.timers.add(number, f"key {number}", None)
+    slots = backend.backend.columns().slots_of_column(pa.array(range(50)))
+    backend.array.values[slots] = np.arange(50) + 1
+    return backend.backend.snapshot()
+
+
+def test_snapshot_is_read_as_it_was_written(tmp_path: Path) -> None:
+    snapshot = example()
+    path = str(tmp_path / "state")
+    for threshold in (0, 1 << 30):
+        location = written(snapshot, threshold, path)
+        assert isinstance(location, FileState if threshold == 0 else InlineState)
+        assert read(location, snapshot.key_groups) == snapshot
+
+
+def test_header_tells_what_there_is() -> None:
+    header = read_keyed_state_header(Counting(data_of(example())))
+    assert [(table.name, table.kind, table.namespaced) for table in header.tables] == [
+        ("value", "value", False),
+        ("list", "list", False),
+        ("map", "map", False),
+        ("of windows", "value", True),
+    ]
+    assert header.timers == ("timers",)
+    assert header.key_groups == KeyGroupRange(0, GROUPS - 1)
+
+
+def test_only_the_ranges_of_the_wanted_key_groups_are_read() -> None:
+    snapshot = example()
+    data = data_of(snapshot)
+    read_bytes = 0
+    for subtask in range(4):
+        groups = key_group_range(GROUPS, 4, subtask)
+        file = Counting(data)
+        found = read_keyed_state(file, groups)
+        assert found.key_groups == groups
+        sections = [*(table.groups for table in found.tables.values()), *found.timers.values()]
+        wanted = sum(
+            len(payload)
+            for section in [*sections, found.columns]
+            for group, payload in section.items()
+            if group in groups
+        )
+        assert all(group in groups for section in sections for group in section)
+        header, (_, length) = file.reads[0], file.reads[-1]
+        assert header[0] == 0
+        assert len(file.reads) == 2
+        assert length == wanted
+        read_bytes += length
+    assert read_bytes < len(data)
+    nothing = Counting(data)
+    read_keyed_state(nothing, KeyGroupRange(GROUPS, 2 * GROUPS))
+    assert len(nothing.reads) == 1
+
+
+def test_large_states_are_read_by_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flinkray.checkpoint.keyed_state_format._LARGEST_READ", 1_000)
+    snapshot = example()
+    file = Counting(data_of(snapshot))
+    assert read_keyed_state(file, snapshot.key_groups) == snapshot
+    assert len(file.reads) > 5
+    assert max(length for _, length in file.reads[1:]) <= 1_000
+
+
+def small() -> bytes:
+    backend = Backend(KeyGroupRange(0, GROUPS - 1))
+    backend.put("value", "a", 1)
+    backend.put("list", "b", 2)
+    backend.timers.add(5, "c", None)
+    return data_of(backend.backend.snapshot())
+
+
+def damaged_files() -> Iterator[tuple[int, bytes]]:
+    data = small()
+    for place in range(len(data)):
+        yield place, data[:place]
+        for bit in (1, 0x80):
+            flipped = bytearray(data)
+            flipped[place] ^= bit
+            yield place, bytes(flipped)
+    yield len(data), data + b"x"
+
+
+def test_every_change_of_a_file_is_one_clear_error() -> None:
+    for place, data in damaged_files():
+        with pytest.raises(CheckpointStorageError) as caught:
+            read_keyed_state(Counting(data), KeyGroupRange(0, GROUPS - 1))
+        assert type(caught.value) in (CorruptCheckpointError, UnknownCheckpointFormatError)
+        assert caught.value.path == "a counted file"
+        if place > len(b"flinkray keyed state\n"):
+            assert type(caught.value) is CorruptCheckpointError
+
+
+def test_file_of_another_kind_and_of_a_newer_version_is_said_so() -> None:
+    data = bytearray(small())
+    data[len(b"flinkray keyed state\n")] = 2
+    with pytest.raises(UnknownCheckpointFormatError, match=r"version 2.*the flinkray that wrote"):
+        read_keyed_state(Counting(bytes(data)), KeyGroupRange(0, 1))
+    with pytest.raises(UnknownCheckpointFormatError, match="no such file of flinkray's"):
+        read_keyed_state(Counting(b"PAR1" + bytes(100)), KeyGroupRange(0, 1))
+
+
+keys = st.one_of(st.integers(-5, 40), st.text(max_size=2), st.tuples(st.integers(0, 3)))
+puts = st.tuples(st.sampled_from(NAMES), keys, st.integers(0, 5))
+steps = st.lists(puts, max_size=40)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(steps, steps, st.integers(1, 5), st.integers(1, 5), st.lists(keys, max_size=8))
+def test_state_is_the_same_with_any_parallelism_before_and_after(
+    first: list[Any], second: list[Any], before: int, after: int, timers: list[Any]
+) -> None:
+    """SA-11: each value is found exactly in the backend that owns its key group."""
+    model = Backend(KeyGroupRange(0, GROUPS - 1))
+    group_of = model.backend.hash_of
+    handles: list[list[StateLocation]] = []
+    for subtask in range(before):
+        groups = key_group_range(GROUPS, before, subtask)
+        backend = Backend(groups)
+        parts = []
+        for story, is_whole in ((first, True), (second, False)):
+            for name, key, number in story:
+                if _group(key, group_of) in groups:
+                    backend.put(name, key, number)
+            for time, key in enumerate(timers):
+                if _group(key, group_of) in groups:
+                    backend.timers.add(time, key, None)
+            parts.append(written(backend.backend.capture(not is_whole).write()))
+        handles.append(parts)
+    for name, key, number in [*first, *second]:
+        model.put(name, key, number)
+    for time, key in enumerate(timers):
+        model.timers.add(time, key, None)
+    found: dict[Any, Any] = {}
+    for subtask in range(after):
+        groups = key_group_range(GROUPS, after, subtask)
+        parts_of = [read(part, groups) for parts in handles for part in parts]
+        mine = Backend(groups, parts_of).everything()
+        assert not mine.keys() & found.keys()
+        found |= mine
+    assert found == model.everything()
+
+
+def _group(key: Any, hash_of: Any) -> int:
+    return key_group_of(key, GROUPS, hash_of)

@@ -1,0 +1,302 @@
+"""Stored state whose types have changed: read as it is, migrated, or refused with a clear text."""
+
+from __future__ import annotations
+
+import enum
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, make_dataclass
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from flinkray.state import (
+    HeapKeyedStateBackend,
+    KeyContext,
+    KeyedSnapshot,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    OperatorSnapshot,
+    OperatorStateBackend,
+    StateMigrationError,
+    StateTtlConfig,
+    ValueStateDescriptor,
+)
+from flinkray.streaming.records.row import Row, RowKind
+from flinkray.streaming.records.typeinfo import Types
+
+Define = Callable[..., Any]
+
+
+@pytest.fixture
+def define() -> Iterator[Define]:
+    """Makes a dataclass of a module that can be imported, in place of the one before."""
+    module = sys.modules["evolving"] = ModuleType("evolving")
+
+    def define(*fields: Any, name: str = "Thing", **options: Any) -> Any:
+        kind = make_dataclass(name, fields, **options)
+        kind.__module__ = "evolving"
+        setattr(module, name, kind)
+        return kind
+
+    yield define
+    del sys.modules["evolving"]
+
+
+def stored(key: Any, value: Any, descriptor: Any = None) -> KeyedSnapshot:
+    backend = HeapKeyedStateBackend(now=lambda: 0)
+    state = backend.state(descriptor or ValueStateDescriptor("state"))
+    backend.context.key = key
+    state.update(value)
+    return backend.snapshot()
+
+
+def restored(snapshot: KeyedSnapshot, key: Any, descriptor: Any = None) -> Any:
+    backend = HeapKeyedStateBackend(now=lambda: 0)
+    backend.restore([snapshot])
+    state = backend.state(descriptor or ValueStateDescriptor("state"))
+    backend.context.key = key
+    return state.value()
+
+
+def test_added_fields_get_their_defaults_and_removed_ones_are_left_out(define: Define) -> None:
+    """OS-09: after migration."""
+    was = define(("a", int), ("gone", str))
+    snapshot = stored("k", [was(1, "x"), was(2, "y")])
+    now = define(("b", list, field(default_factory=list)), ("a", int, 0), ("c", int, 7))
+    one, other = restored(snapshot, "k")
+    assert (one, other) == (now([], 1, 7), now([], 2, 7))
+    assert one.b is not other.b
+    assert restored(stored("k", [one]), "k") == [one]
+
+
+def test_unchanged_classes_are_read_as_they_are(define: Define) -> None:
+    """OS-09: as is."""
+    kind = define(("a", int), frozen=True)
+    assert restored(stored(kind(1), kind(2)), kind(1)) == kind(2)
+
+
+def test_added_field_without_default_is_refused_when_the_state_is_asked_for(
+    define: Define,
+) -> None:
+    """OS-09: at registration, not at restore. OS-10: of a value."""
+    snapshot = stored("k", define(("a", int))(1))
+    define(("a", int), ("b", int))
+    backend = HeapKeyedStateBackend()
+    backend.restore([snapshot])
+    with pytest.raises(StateMigrationError, match=r"'state': .*Thing .*defaults: b; give them"):
+        backend.state(ValueStateDescriptor("state"))
+    again = HeapKeyedStateBackend()
+    again.restore([backend.snapshot()])
+    define(("a", int), ("b", int, 3))
+    again.context.key = "k"
+    assert again.state(ValueStateDescriptor("state")).value().b == 3
+
+
+def test_class_that_is_gone_or_no_dataclass_any_more_is_refused(define: Define) -> None:
+    """OS-09: incompatible."""
+    snapshot = stored("k", define(("a", int))(1))
+    sys.modules["evolving"].Thing = int  # type: ignore[attr-defined]
+    with pytest.raises(StateMigrationError, match="no dataclass"):
+        restored(snapshot, "k")
+    del sys.modules["evolving"].Thing
+    with pytest.raises(StateMigrationError, match=r"no evolving:Thing any more.*bring the class"):
+        restored(snapshot, "k")
+
+
+def test_member_of_an_enumeration_that_is_gone_is_refused(define: Define) -> None:
+    module = sys.modules["evolving"]
+    for members in ("ONE TWO", "TWO"):
+        kind: Any = enum.Enum("Number", members, module="evolving")  # type: ignore[misc]
+        module.Number = kind  # type: ignore[attr-defined]
+        if members == "ONE TWO":
+            snapshot = stored("k", kind["ONE"])
+    with pytest.raises(StateMigrationError, match="no member 'ONE' any more"):
+        restored(snapshot, "k")
+
+
+def test_pickled_class_that_is_gone_is_refused(define: Define) -> None:
+    class Opaque:
+        pass
+
+    Opaque.__module__, Opaque.__qualname__ = "evolving", "Opaque"
+    sys.modules["evolving"].Opaque = Opaque  # type: ignore[attr-defined]
+    snapshot = stored("k", Opaque())
+    assert snapshot.tables["state"].serializer.pickled == ("evolving.Opaque",)
+    del sys.modules["evolving"].Opaque
+    with pytest.raises(StateMigrationError, match="what was pickled cannot be read"):
+        restored(snapshot, "k")
+
+
+def test_key_of_a_class_that_has_changed_is_refused_at_restore(define: Define) -> None:
+    """OS-10: a key cannot be migrated, not even to a field with a default."""
+    was = define(("a", int), frozen=True)
+    of_table = stored(was(1), "value")
+    backend = HeapKeyedStateBackend()
+    backend.timer_queue("timers").add(5, was(1), None)
+    of_timers = backend.snapshot()
+    define(("a", int), ("b", int, 0), frozen=True)
+    for snapshot in (of_table, of_timers):
+        with pytest.raises(StateMigrationError, match=r"with b.*cannot be migrated"):
+            HeapKeyedStateBackend().restore([snapshot])
+
+
+def test_namespace_of_a_class_that_has_changed_is_refused_at_restore(define: Define) -> None:
+    """OS-10"""
+    was = define(("a", int), frozen=True)
+    backend = HeapKeyedStateBackend()
+    window = KeyContext()
+    state = backend.state(ValueStateDescriptor("state"), window)
+    window.key = ("k", was(1))
+    state.update(1)
+    snapshot = backend.snapshot()
+    HeapKeyedStateBackend().restore([snapshot])
+    define(("a", int), ("b", int, 0), frozen=True)
+    with pytest.raises(StateMigrationError, match="keys and namespaces cannot be migrated"):
+        HeapKeyedStateBackend().restore([snapshot])
+
+
+def row_type(**fields: Any) -> Any:
+    return Types.ROW_NAMED(list(fields), list(fields.values()))
+
+
+def of(type_info: Any, *, expires: bool = False) -> ValueStateDescriptor[Any]:
+    descriptor: ValueStateDescriptor[Any] = ValueStateDescriptor("state", type_info)
+    if expires:
+        descriptor.enable_time_to_live(StateTtlConfig.new_builder(100).build())
+    return descriptor
+
+
+def test_fields_of_declared_rows_come_and_go() -> None:
+    """OS-09: after migration."""
+    was = of(row_type(id=Types.INT(), gone=Types.STRING(), name=Types.STRING()))
+    snapshot = stored("k", Row(id=1, gone="x", name="Ada"), was)
+    fields = {"name": Types.STRING(), "id": Types.INT(), "new": Types.DOUBLE()}
+    row = restored(snapshot, "k", of(row_type(**fields)))
+    kind = Row.of_kind(RowKind.DELETE, 1, "x", "Ada")
+    kind.set_field_names(["id", "gone", "name"])
+    changed = restored(stored("k", kind, was), "k", of(row_type(**fields)))
+    assert (changed.as_dict(), changed.get_row_kind()) == (row.as_dict(), RowKind.DELETE)
+    assert (row.as_dict(), row._fields) == (
+        {"name": "Ada", "id": 1, "new": None},
+        ["name", "id", "new"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        (Types.INT(), Types.STRING()),
+        (row_type(a=Types.INT()), row_type(a=Types.STRING())),
+        (row_type(a=Types.INT()), Types.INT()),
+        (Types.LIST(Types.INT()), Types.LIST(Types.LONG())),
+        (int, str),
+    ],
+    ids=repr,
+)
+def test_another_declared_type_is_refused(was: Any, now: Any) -> None:
+    """OS-09: incompatible."""
+    snapshot = stored("k", 1, of(was))
+    with pytest.raises(StateMigrationError, match=r"'state': it was stored as .*asked for as"):
+        restored(snapshot, "k", of(now))
+
+
+@pytest.mark.parametrize("declared", [None, Types.PICKLED_BYTE_ARRAY(), Types.INT()], ids=repr)
+def test_type_that_is_not_declared_fits_every_one(declared: Any) -> None:
+    assert restored(stored("k", 1, of(declared)), "k", of(None)) == 1
+    assert restored(stored("k", 1, of(None)), "k", of(declared)) == 1
+
+
+def test_time_to_live_that_comes_or_goes_is_refused() -> None:
+    plain, expiring = of(None), of(None, expires=True)
+    for was, now in ((plain, expiring), (expiring, plain)):
+        with pytest.raises(StateMigrationError, match="time to live"):
+            restored(stored("k", 1, was), "k", now)
+    assert restored(stored("k", 1, expiring), "k", expiring) == 1
+
+
+def test_serializer_of_a_newer_flinkray_is_refused() -> None:
+    snapshot = stored("k", 1)
+    table = snapshot.tables["state"]
+    newer = table._replace(serializer=_newer(table.serializer))
+    with pytest.raises(StateMigrationError, match=r"version 2.*use the flinkray that wrote it"):
+        restored(KeyedSnapshot(snapshot.key_groups, {"state": newer}), "k")
+
+
+def _newer(serializer: Any) -> Any:
+    import dataclasses
+
+    return dataclasses.replace(serializer, version=serializer.version + 1)
+
+
+# --- operator state
+
+
+def of_operator(fill: Callable[[OperatorStateBackend], None]) -> OperatorSnapshot:
+    backend = OperatorStateBackend()
+    fill(backend)
+    snapshot = backend.snapshot()
+    assert snapshot is not None
+    return snapshot
+
+
+ELEMENTS: ListStateDescriptor[Any] = ListStateDescriptor("state")
+ENTRIES: MapStateDescriptor[Any, Any] = MapStateDescriptor("state")
+
+
+@pytest.mark.parametrize("mode", ["list", "union", "broadcast key", "broadcast value"])
+def test_operator_state_is_migrated_or_refused_when_it_is_asked_for(
+    define: Define, mode: str
+) -> None:
+    """OS-09"""
+    was = define(("a", int), frozen=True)
+
+    def state(backend: OperatorStateBackend) -> Any:
+        if mode == "list":
+            return backend.list_state(ELEMENTS)
+        if mode == "union":
+            return backend.union_list_state(ELEMENTS)
+        return backend.broadcast_state(ENTRIES)
+
+    def fill(backend: OperatorStateBackend) -> None:
+        if mode in ("list", "union"):
+            state(backend).add(was(1))
+        else:
+            state(backend).put(*((was(1), 0) if mode == "broadcast key" else (0, was(1))))
+
+    snapshot = of_operator(fill)
+    backend = OperatorStateBackend()
+    backend.restore([snapshot])
+    define(("a", int), ("b", int), frozen=True)
+    with pytest.raises(StateMigrationError, match=r"'state': .*without defaults: b"):
+        state(backend)
+    now = define(("a", int), ("b", int, 5), frozen=True)
+    found = state(backend)
+    if mode in ("list", "union"):
+        assert list(found.get()) == [now(1, 5)]
+    else:
+        assert now(1, 5) in (next(iter(found.keys())), next(iter(found.values())))
+
+
+@dataclass
+class Element:
+    number: int
+
+
+def test_operator_state_of_another_declared_type_is_refused() -> None:
+    """OS-09"""
+    typed: ListStateDescriptor[Any] = ListStateDescriptor("state", Types.INT())
+    other: ListStateDescriptor[Any] = ListStateDescriptor("state", Types.STRING())
+    snapshot = of_operator(lambda backend: backend.list_state(typed).add(1))
+    backend = OperatorStateBackend()
+    backend.restore([snapshot])
+    with pytest.raises(StateMigrationError, match="stored as Integer"):
+        backend.list_state(other)
+    assert list(backend.list_state(typed).get()) == [1]
+
+
+def test_types_that_only_pickle_covers_are_in_the_snapshot() -> None:
+    """So that a warning can name them."""
+    snapshot = of_operator(lambda backend: backend.list_state(ELEMENTS).add_all([object, Element]))
+    assert snapshot.states["state"].serializer.pickled == ("builtins.type",)
