@@ -13,7 +13,7 @@ import cloudpickle
 from flinkray.actors.task_process.partitions import HeldPartition
 from flinkray.streaming.errors import unpicklable
 from flinkray.streaming.network import BatchTooLargeError
-from flinkray.streaming.records.elements import Barrier
+from flinkray.streaming.records.elements import Barrier, CancelledBarrier
 
 MAX_PIECE = 4 * 2**20
 """Bytes: what one result may be at the most, as it must fit into a message."""
@@ -65,7 +65,7 @@ class CollectedResults:
     def flush_when_idle(self) -> None:
         """Nothing waits for more."""
 
-    def barrier(self, barrier: Barrier) -> None:
+    def barrier(self, barrier: Barrier | CancelledBarrier) -> None:
         """The client sees no barriers."""
 
     def end_of_input(self) -> None:

@@ -17,7 +17,7 @@ from flinkray.actors.gateways.stream_coordinator import (
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import JobMasterId
 from flinkray.rpc import RpcService
-from flinkray.streaming.records.elements import Barrier
+from flinkray.streaming.records.elements import Barrier, CancelledBarrier
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class PrintedLinesOutput:
     def flush_when_idle(self) -> None:
         """Nothing waits for more."""
 
-    def barrier(self, barrier: Barrier) -> None:
+    def barrier(self, barrier: Barrier | CancelledBarrier) -> None:
         """The client sees no barriers."""
 
     def end_of_input(self) -> None:

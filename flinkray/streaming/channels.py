@@ -13,6 +13,7 @@ from flinkray.streaming.records.elements import (
     IDLE,
     Barrier,
     Block,
+    CancelledBarrier,
     Columns,
     Element,
     EndOfInput,
@@ -35,6 +36,9 @@ class Channel(Protocol):
     def put(self, element: Element) -> None:
         """Send; allowed beyond the room there is, but writers ask :meth:`has_room` first."""
 
+    def put_first(self, barrier: Barrier) -> object:
+        """Send it before all that waits."""
+
     def has_room(self) -> bool:
         """Whether the receiver keeps up."""
 
@@ -47,12 +51,14 @@ class MemoryChannel:
         most_bytes: of the batches among them, about.
     """
 
-    __slots__ = ("_bytes", "_capacity", "_most_bytes", "_sizes", "elements")
+    __slots__ = ("_bytes", "_capacity", "_most_bytes", "_sizes", "elements", "overtaken")
 
     def __init__(self, capacity: int = 16, most_bytes: int = 1 << 25) -> None:
         self._capacity = capacity
         self._most_bytes = most_bytes
         self.elements: deque[Element] = deque()
+        self.overtaken: Sequence[Element] = ()
+        """What waited when the barrier that overtook it was put in."""
         self._sizes: deque[int] = deque()
         self._bytes = 0
 
@@ -61,6 +67,12 @@ class MemoryChannel:
         self.elements.append(element)
         self._sizes.append(size)
         self._bytes += size
+
+    def put_first(self, barrier: Barrier) -> None:
+        """Before all that waits."""
+        self.overtaken = tuple(self.elements)
+        self.elements.appendleft(barrier)
+        self._sizes.appendleft(0)
 
     def take(self) -> Element:
         """The next element; there is one."""
@@ -131,8 +143,13 @@ class RecordWriter:
     def process_status(self, idle: bool) -> None:
         self._to_all(IDLE if idle else ACTIVE)
 
-    def barrier(self, barrier: Barrier) -> None:
-        self._to_all(barrier)
+    def barrier(self, barrier: Barrier | CancelledBarrier) -> None:
+        if isinstance(barrier, CancelledBarrier) or not barrier.unaligned:
+            self._to_all(barrier)
+            return
+        self.flush()
+        for channel in self.channels:
+            channel.put_first(barrier)
 
     def end_of_input(self) -> None:
         self._to_all(END_OF_INPUT)
@@ -197,26 +214,17 @@ def _one_block(blocks: list[Block]) -> Block:
 
 
 class InputGate:
-    """The channels of one input, read in turn.
-
-    A barrier blocks its channel until all open channels have brought it (exactly once); the gate
-    gives it out once, when the last one came.
-    """
+    """The channels of one input, read in turn, save those that are blocked."""
 
     def __init__(self, channels: Sequence[MemoryChannel]) -> None:
         self.channels = list(channels)
         self._open = [True] * len(self.channels)
         self._blocked = [False] * len(self.channels)
-        self._barrier: Barrier | None = None
         self._next = 0
 
     @property
     def finished(self) -> bool:
         return not any(self._open)
-
-    @property
-    def aligning(self) -> bool:
-        return self._barrier is not None
 
     def poll(self) -> tuple[int, Element] | None:
         """The next element and its channel; None where there is none at the moment."""
@@ -232,32 +240,20 @@ class InputGate:
         return None
 
     def end(self, channel: int) -> None:
-        """The channel is closed; barriers are not waited for from it any more."""
+        """The channel is closed."""
         self._open[channel] = False
 
-    def on_barrier(self, channel: int, barrier: Barrier) -> Barrier | None:
-        """The barrier, if an older one was given up for it; see :meth:`aligned`."""
-        superseded = None
-        if self._barrier is not None and barrier.checkpoint_id != self._barrier.checkpoint_id:
-            if barrier.checkpoint_id < self._barrier.checkpoint_id:
-                return None
-            superseded = self._barrier
-            self.release()
-        self._barrier = barrier
+    def block(self, channel: int) -> None:
+        """Read nothing from it until all are resumed."""
         self._blocked[channel] = True
-        return superseded
 
-    def aligned(self) -> Barrier | None:
-        """The barrier that every open channel has brought."""
-        if self._barrier is None:
-            return None
-        pairs = zip(self._open, self._blocked, strict=True)
-        return self._barrier if all(blocked or not is_open for is_open, blocked in pairs) else None
-
-    def release(self) -> None:
-        """Read on from all channels."""
-        self._barrier = None
+    def resume_all(self) -> None:
+        """Read from all channels."""
         self._blocked = [False] * len(self.channels)
+
+    def in_flight(self, channel: int) -> Sequence[Element]:
+        """What the barrier that was polled last has overtaken in its channel."""
+        return self.channels[channel].overtaken
 
     def is_ending(self) -> bool:
         """Nothing more comes than what is there: the end of every open channel, too, waits."""

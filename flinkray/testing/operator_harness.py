@@ -114,7 +114,7 @@ class OperatorHarness:
         self.time_service.fire_due()
 
     def snapshot(self, checkpoint_id: int = 1) -> OperatorState:
-        return self.operator.snapshot(checkpoint_id)
+        return self.operator.capture(checkpoint_id).write()
 
     def finish(self) -> None:
         self.operator.finish()

@@ -91,3 +91,41 @@ def test_checkpoint_is_declined_when_the_job_is_cancelled_before_it_is_complete(
     job.cancel()
     job.run()
     assert declined == ["checkpoint 7 was declined: the job was cancelled"]
+
+
+def counting_job(final: dict[int, int], restore: Checkpoint | None = None) -> LocalJob:
+    """How many copies there are of each value, which keyed state counts."""
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(1)
+    short = env.from_collection([1, 2]).uid("short").process(Copies()).uid("short copies")
+    long = env.from_collection([*range(3, 9)]).uid("long").rebalance()
+    long = long.process(Copies()).uid("long copies").set_parallelism(2)
+    ones = short.rebalance().union(long.rebalance()).map(lambda pair: (pair[0], 1)).uid("ones")
+    keyed = ones.set_parallelism(2).key_by(lambda pair: pair[0])
+    counts = keyed.reduce(lambda a, b: (a[0], a[1] + b[1])).uid("counts").set_parallelism(2)
+    counts.sink_to(CallbackSink(lambda pair: final.update([pair]))).uid("sink")
+    return LocalJob(env.get_stream_graph(), ManualClock(), restore=restore)
+
+
+@pytest.mark.parametrize("unaligned", [False, True])
+def test_state_counts_every_record_once_whenever_the_checkpoint_was_triggered(
+    unaligned: bool,
+) -> None:
+    """ST-06: with an unaligned one, records that its barriers have overtaken are counted after
+    the restore."""
+    in_flight = 0
+    for steps in count():
+        final: dict[int, int] = {}
+        job = counting_job(final)
+        for _ in range(steps):
+            job.advance()
+        if job.finished:
+            break
+        done: list[Checkpoint] = []
+        job.trigger_checkpoint(1, done.append, pytest.fail, unaligned)
+        while not done:
+            job.advance()
+        job.close()
+        in_flight += sum(len(elements) for elements in done[0].in_flight.values())
+        counting_job(final, done[0]).run()
+        assert final == dict.fromkeys(range(1, 9), COPIES), f"after {steps} steps"
+    assert (in_flight > 0) == unaligned

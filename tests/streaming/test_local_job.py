@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flinkray.state import ValueStateDescriptor
-from flinkray.streaming.channels import COALESCE_BELOW, InputGate, MemoryChannel, RecordWriter
+from flinkray.streaming.channels import COALESCE_BELOW, MemoryChannel, RecordWriter
 from flinkray.streaming.errors import OperatorError, StreamError
 from flinkray.streaming.functions.functions import KeyedProcessFunction, MapFunction
 from flinkray.streaming.local.local_job import LocalJob
@@ -22,7 +22,7 @@ from flinkray.streaming.program.transformations import (
     PartitionTransformation,
     build_graph,
 )
-from flinkray.streaming.records.elements import Barrier, Block, Watermark
+from flinkray.streaming.records.elements import Block, Watermark
 from flinkray.streaming.records.keying import Keys
 from flinkray.streaming.records.partitioners import ForwardPartitioner, KeyGroupPartitioner
 from flinkray.streaming.sinks.simple import CollectSink
@@ -222,56 +222,6 @@ def test_splits_that_are_found_while_a_checkpoint_begins_are_read_once(steps: in
     second.run()
     everything = [(split, place) for split in range(12) for place in range(100)]
     assert sorted(before + results.take_all()) == everything
-
-
-def gate_of(*contents: list[Any]) -> InputGate:
-    channels = []
-    for elements in contents:
-        channel = MemoryChannel()
-        for element in elements:
-            channel.put(element)
-        channels.append(channel)
-    return InputGate(channels)
-
-
-def drained(gate: InputGate) -> list[Any]:
-    """What comes out of a gate as a task would read it: values and completed barriers."""
-    seen: list[Any] = []
-    while (polled := gate.poll()) is not None:
-        channel, element = polled
-        if isinstance(element, Barrier):
-            gate.on_barrier(channel, element)
-        elif isinstance(element, Block):
-            seen.append(element.values[0])
-        else:
-            gate.end(channel)
-        if (barrier := gate.aligned()) is not None:
-            seen.append(f"checkpoint {barrier.checkpoint_id}")
-            gate.release()
-    return seen
-
-
-def test_channel_is_blocked_from_its_barrier_until_all_channels_brought_it() -> None:
-    """ST-01"""
-    barrier = Barrier(1, 0)
-    gate = gate_of([barrier, Block(["after"])], [Block(["before"]), Block(["before too"]), barrier])
-    assert drained(gate) == ["before", "before too", "checkpoint 1", "after"]
-
-
-def test_newer_barrier_gives_the_older_alignment_up() -> None:
-    gate = gate_of(
-        [Barrier(1, 0), Block(["a"]), Barrier(2, 0), Block(["c"])],
-        [Barrier(2, 0), Block(["b"])],
-    )
-    assert drained(gate) == ["a", "checkpoint 2", "b", "c"]
-
-
-def test_channel_that_ended_is_not_waited_for() -> None:
-    """ST-01, ST-04"""
-    from flinkray.streaming.records.elements import END_OF_INPUT
-
-    gate = gate_of([Barrier(1, 0), Block(["after"])], [Block(["last"]), END_OF_INPUT])
-    assert drained(gate) == ["last", "checkpoint 1", "after"]
 
 
 def test_small_batches_are_put_together_and_keep_their_place_before_watermarks() -> None:

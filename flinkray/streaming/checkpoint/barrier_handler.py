@@ -135,9 +135,9 @@ class ExactlyOnceHandler(BarrierHandler):
         if self._pending is None or barrier.checkpoint_id < self._latest:
             return  # late: it was given up
         self._came.add(channel)
-        if self._pending.unaligned:
+        if barrier.unaligned:
             self._recorder.overtaken(barrier.checkpoint_id, channel)
-        else:
+        elif not self._pending.unaligned:
             self._gate.block(channel)
         self._complete_if_all_came()
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from flinkray.streaming.columnar.aggregate_state import AggregateState
 from flinkray.streaming.operators.keyed import ReduceOperator
-from flinkray.streaming.operators.operator import OperatorState
+from flinkray.streaming.operators.operator import OperatorStateCapture
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, Block, Columns
 from flinkray.streaming.records.keying import Keys
 
@@ -74,13 +74,13 @@ class KeyedAggregateOperator(ReduceOperator):
             self._values.put_all(self._columns.rows())
             self._columns = None
 
-    def snapshot(self, checkpoint_id: int) -> OperatorState:
+    def capture(self, checkpoint_id: int) -> OperatorStateCapture:
         state = self._columns
         if state is None:
-            return super().snapshot(checkpoint_id)
+            return super().capture(checkpoint_id)
         self._values.put_all(state.rows())
         try:
-            return super().snapshot(checkpoint_id)
+            return super().capture(checkpoint_id)
         finally:
             self._values.clear()
 

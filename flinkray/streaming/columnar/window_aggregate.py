@@ -31,7 +31,10 @@ from flinkray.streaming.columnar.grouping import (
 )
 from flinkray.streaming.columnar.widening import wider_type
 from flinkray.streaming.errors import StreamError, no_timestamps
-from flinkray.streaming.operators.operator import OperatorState, StreamOperator
+from flinkray.streaming.operators.operator import (
+    OperatorStateCapture,
+    StreamOperator,
+)
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Block, Columns
 from flinkray.streaming.records.keying import Keys
 
@@ -350,7 +353,7 @@ class WindowAggregateOperator(StreamOperator):
 
     # --- snapshots ----------------------------------------------------------------------------
 
-    def snapshot(self, checkpoint_id: int) -> OperatorState:
+    def capture(self, checkpoint_id: int) -> OperatorStateCapture:
         """By key, so that it can be divided: pane -> (count, numbers)."""
         by_key: dict[Any, dict[int, Any]] = {}
         for number, pane in self._panes.items():
@@ -362,7 +365,7 @@ class WindowAggregateOperator(StreamOperator):
                     by_key.setdefault(key, {})[number] = (counts[slot], numbers)
         self._stored.put_all(by_key)
         try:
-            return super().snapshot(checkpoint_id)
+            return super().capture(checkpoint_id)
         finally:
             self._stored.clear()
 

@@ -28,7 +28,7 @@ from flinkray.streaming.columnar.window_buffer import (
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.operators.operator import (
     FunctionOperator,
-    OperatorState,
+    OperatorStateCapture,
     Receiver,
     StreamOperator,
 )
@@ -69,7 +69,7 @@ class _BufferedWindows(StreamOperator):
             if late:
                 self._late.inc(late)
 
-    def snapshot(self, checkpoint_id: int) -> OperatorState:
+    def capture(self, checkpoint_id: int) -> OperatorStateCapture:
         """By key, so that it can be divided: input -> rows."""
         by_key: dict[Any, dict[int, pa.Table]] = {}
         for place, buffer in enumerate(self._buffers):
@@ -77,7 +77,7 @@ class _BufferedWindows(StreamOperator):
                 by_key.setdefault(key, {})[place] = table
         self._stored.put_all(by_key)
         try:
-            return super().snapshot(checkpoint_id)
+            return super().capture(checkpoint_id)
         finally:
             self._stored.clear()
 

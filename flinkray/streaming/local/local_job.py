@@ -14,13 +14,18 @@ from functools import partial
 from typing import Any
 
 from flinkray.streaming.channels import InputGate, MemoryChannel, RecordWriter
+from flinkray.streaming.checkpoint.subtask_checkpoints import CheckpointResponder
 from flinkray.streaming.errors import OperatorError, StreamError, operator_error
 from flinkray.streaming.functions.metrics import MetricGroup
 from flinkray.streaming.local.local_source import LocalSource
 from flinkray.streaming.local.local_task import LocalTask
-from flinkray.streaming.local.pending_checkpoint import Checkpoint, PendingCheckpoint
+from flinkray.streaming.local.pending_checkpoint import (
+    ChannelID,
+    Checkpoint,
+    PendingCheckpoint,
+)
 from flinkray.streaming.local.rare_searches import rare_searches
-from flinkray.streaming.operators.operator import OperatorState
+from flinkray.streaming.operators.operator import OperatorState, OperatorStateCapture
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.program.chain_builder import (
     ChainBuilder,
@@ -30,7 +35,7 @@ from flinkray.streaming.program.chain_builder import (
 )
 from flinkray.streaming.program.chain_plan import ChainPlan, PlannedResult, edges_of, plan_chain
 from flinkray.streaming.program.graph import Chain, StreamGraph
-from flinkray.streaming.records.elements import Barrier
+from flinkray.streaming.records.elements import Barrier, Element
 from flinkray.streaming.task.task import StreamTask, StreamTaskInput
 from flinkray.streaming.task.task_mailbox import MailboxClosedError, TaskMailbox
 from flinkray.streaming.time.time_service import ProcessingTimeService
@@ -123,6 +128,7 @@ class LocalJob:
             self._join_alignment(chain, subtask),
         )
         head = builder.build()
+        responder = _Responder(self, subtask)
         channels: list[MemoryChannel] = []
         channel_inputs: list[tuple[int, int]] = []
         counts = [0] * max(1, len(head.inputs()))
@@ -131,15 +137,12 @@ class LocalJob:
                 channel = self._channels.get((self._numbers[id(edge)], producer, subtask))
                 if channel is not None:
                     channels.append(channel)
+                    responder.channels.append((self._numbers[id(edge)], producer, subtask))
                     channel_inputs.append((edge.input_index, counts[edge.input_index]))
                     counts[edge.input_index] += 1
         inputs = [
             StreamTaskInput(port, count) for port, count in zip(head.inputs(), counts, strict=True)
         ]
-
-        def acknowledge(barrier: Barrier, states: Mapping[str, OperatorState]) -> None:
-            self._acknowledge(task, subtask, barrier, states)
-
         task = StreamTask(
             name,
             builder.operators,
@@ -148,9 +151,10 @@ class LocalJob:
             channel_inputs,
             builder.writers,
             time_service,
-            acknowledge,
+            responder,
             builder.turn,
         )
+        responder.task = task
         return task
 
     def _join_alignment(self, chain: Chain, subtask: int) -> TaskAlignment | None:
@@ -195,6 +199,9 @@ class LocalJob:
                 self._guarded(running, partial(running.open, mine))
             for source in self._sources:
                 self._guarded(source, source.serve)
+        for channel, elements in ({} if restore is None else restore.in_flight).items():
+            for element in elements:
+                self._channels[channel].put(element)
 
     # --- running ------------------------------------------------------------------------------
 
@@ -311,15 +318,17 @@ class LocalJob:
         checkpoint_id: int,
         on_complete: Callable[[Checkpoint], None],
         on_declined: Callable[[str], None],
+        unaligned: bool = False,
     ) -> None:
         """Send a barrier through the job with the next step; from any thread.
 
         Args:
             on_complete: given every operator's state.
             on_declined: told the reason, if the job ends before all tasks have taken part, or has
-                ended.
+                ended, or if a later checkpoint overtakes this one.
+            unaligned: it overtakes what is under way, which is then part of it.
         """
-        pending = PendingCheckpoint(checkpoint_id, on_complete, on_declined)
+        pending = PendingCheckpoint(checkpoint_id, on_complete, on_declined, unaligned)
         try:
             self._requests.put(partial(self._begin_checkpoint, pending))
         except MailboxClosedError:
@@ -336,12 +345,28 @@ class LocalJob:
         }
         pending.begin(int(self.clock.time() * 1000), self.tasks, enumerators)
 
-    def _acknowledge(
-        self, task: StreamTask, subtask: int, barrier: Barrier, states: Mapping[str, OperatorState]
+    def pending_checkpoint(self, checkpoint_id: int) -> PendingCheckpoint | None:
+        """None: it was declined."""
+        return self._checkpoints.get(checkpoint_id)
+
+    def acknowledge_checkpoint(
+        self,
+        checkpoint_id: int,
+        task: StreamTask,
+        subtask: int,
+        states: Mapping[str, OperatorState],
     ) -> None:
-        pending = self._checkpoints[barrier.checkpoint_id]
-        pending.acknowledge(task, subtask, states)
-        self._complete_if_all_took_part(pending)
+        """The task's part is done."""
+        pending = self._checkpoints.get(checkpoint_id)
+        if pending is not None:
+            pending.acknowledge(task, subtask, states)
+            self._complete_if_all_took_part(pending)
+
+    def decline_checkpoint(self, checkpoint_id: int, reason: str) -> None:
+        """A task takes no part in it."""
+        pending = self._checkpoints.pop(checkpoint_id, None)
+        if pending is not None:
+            pending.decline(reason)
 
     def _has_ended(self, task: StreamTask) -> None:
         for pending in list(self._checkpoints.values()):
@@ -371,6 +396,43 @@ class LocalJob:
         if self._cancelled:
             return "the job was cancelled"
         return "the job failed or was closed"
+
+
+class _Responder(CheckpointResponder):
+    """Of one task: what it captures is written at once."""
+
+    def __init__(self, job: LocalJob, subtask: int) -> None:
+        self._job = job
+        self._subtask = subtask
+        self.task: StreamTask
+        self.channels: list[ChannelID] = []
+        """Those of the task's gate."""
+        self._waiting: dict[int, Mapping[str, OperatorState]] = {}
+        """Of unaligned checkpoints, while data in flight may follow."""
+
+    def captured(self, barrier: Barrier, states: Mapping[str, OperatorStateCapture]) -> None:
+        written = {operator_id: capture.write() for operator_id, capture in states.items()}
+        if barrier.unaligned:
+            self._waiting[barrier.checkpoint_id] = written
+        else:
+            self._acknowledge(barrier.checkpoint_id, written)
+
+    def in_flight(self, checkpoint_id: int, channel: int, elements: Sequence[Element]) -> None:
+        pending = self._job.pending_checkpoint(checkpoint_id)
+        if pending is not None:
+            pending.was_in_flight(self.channels[channel], elements)
+
+    def in_flight_completed(self, checkpoint_id: int) -> None:
+        self._acknowledge(checkpoint_id, self._waiting.pop(checkpoint_id))
+
+    def _acknowledge(self, checkpoint_id: int, states: Mapping[str, OperatorState]) -> None:
+        self._job.acknowledge_checkpoint(checkpoint_id, self.task, self._subtask, states)
+
+    def declined(self, checkpoint_id: int, reason: str) -> None:
+        self._job.decline_checkpoint(checkpoint_id, reason)
+
+    def aborted(self, checkpoint_id: int) -> None:
+        self._waiting.pop(checkpoint_id, None)
 
 
 def assigned_states(

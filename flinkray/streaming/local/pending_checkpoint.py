@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from flinkray.streaming.operators.operator import OperatorState
-from flinkray.streaming.records.elements import Barrier
+from flinkray.streaming.records.elements import Barrier, Element
 from flinkray.streaming.task.task import StreamTask
+
+ChannelID = tuple[int, int, int]
+"""Number of the edge, producing and consuming subtask."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,8 @@ class Checkpoint:
     """(Operator id, subtask) -> state."""
     coordinators: Mapping[str, Any]
     """Operator id -> state of its source's enumerator."""
+    in_flight: Mapping[ChannelID, Sequence[Element]] = field(default_factory=dict)
+    """What the barriers of an unaligned checkpoint have overtaken."""
 
 
 class PendingCheckpoint:
@@ -39,19 +44,22 @@ class PendingCheckpoint:
         checkpoint_id: int,
         on_complete: Callable[[Checkpoint], None],
         on_declined: Callable[[str], None],
+        unaligned: bool = False,
     ) -> None:
         self.checkpoint_id = checkpoint_id
+        self._unaligned = unaligned
         self._on_complete = on_complete
         self._on_declined = on_declined
         self._acknowledged: dict[tuple[str, int], OperatorState] = {}
         self._awaited: set[StreamTask] = set()
         self._triggered: set[StreamTask] = set()
+        self._in_flight: dict[ChannelID, list[Element]] = {}
 
     def begin(
         self, timestamp: int, tasks: Sequence[StreamTask], enumerators: Mapping[str, Any]
     ) -> None:
         """Of a job that has not ended."""
-        self._barrier = Barrier(self.checkpoint_id, timestamp)
+        self._barrier = Barrier(self.checkpoint_id, timestamp, unaligned=self._unaligned)
         self._enumerators = enumerators
         self._awaited = {task for task in tasks if not task.finished}
         self._trigger([task for task in tasks if task in self._awaited])
@@ -73,6 +81,10 @@ class PendingCheckpoint:
             self._acknowledged[operator_id, subtask] = state
         self._awaited.discard(task)
 
+    def was_in_flight(self, channel: ChannelID, elements: Sequence[Element]) -> None:
+        """These follow those that were told of before."""
+        self._in_flight.setdefault(channel, []).extend(elements)
+
     def has_ended(self, task: StreamTask, others: Sequence[StreamTask]) -> None:
         """The task has ended, maybe before it came to the barrier."""
         self._awaited.discard(task)
@@ -83,7 +95,7 @@ class PendingCheckpoint:
         return not self._awaited
 
     def complete(self) -> None:
-        self._on_complete(Checkpoint(self._acknowledged, self._enumerators))
+        self._on_complete(Checkpoint(self._acknowledged, self._enumerators, self._in_flight))
 
     def decline(self, reason: str) -> None:
         self._on_declined(f"checkpoint {self.checkpoint_id} was declined: {reason}")

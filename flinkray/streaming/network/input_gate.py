@@ -35,7 +35,7 @@ class NetworkInputGate(InputGate):
 
     One thread, the task's, polls and closes it.  Channels with data wait in a queue for their turn,
     so that polling costs the same for two channels as for two hundred; one that a barrier blocks
-    is passed over until :meth:`release`.
+    is passed over until :meth:`resume_all`.
 
     Args:
         consumer: task and process, for errors.

@@ -24,7 +24,7 @@ from flinkray.streaming.operators.collector import Collector
 from flinkray.streaming.operators.event_loop_thread import EventLoopThread
 from flinkray.streaming.operators.operator import (
     OperatorContext,
-    OperatorState,
+    OperatorStateCapture,
     Output,
     StreamOperator,
 )
@@ -166,11 +166,11 @@ class AsyncWaitOperator(StreamOperator):
             self._is_closing = True
             thread.end(self._function.close)
 
-    def snapshot(self, checkpoint_id: int) -> OperatorState:
+    def capture(self, checkpoint_id: int) -> OperatorStateCapture:
         self.operator_state.list_state(_ON_THEIR_WAY).update(
             [(call.value, call.timestamp) for call in self._queue.calls()]
         )
-        return super().snapshot(checkpoint_id)
+        return super().capture(checkpoint_id)
 
     # --- in the event loop's thread -----------------------------------------------------------
 

@@ -8,7 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.operators.operator import OperatorState, Receiver, StreamOperator
+from flinkray.streaming.operators.operator import (
+    OperatorStateCapture,
+    Receiver,
+    StreamOperator,
+)
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, Block, Columns, Records
 from flinkray.streaming.records.kept_batches import KeptBatches
 from flinkray.streaming.records.key_sorter import DEFAULT_MEMORY
@@ -80,7 +84,7 @@ class BroadcastFirstOperator(StreamOperator):
     def finish(self) -> None:
         self.operator.finish()
 
-    def snapshot(self, checkpoint_id: int) -> OperatorState:
+    def capture(self, checkpoint_id: int) -> OperatorStateCapture:
         raise StreamError(
             "batch mode takes no checkpoints: what fails is read again from the start"
         )

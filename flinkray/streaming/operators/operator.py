@@ -17,8 +17,12 @@ from flinkray.core.values import own
 from flinkray.state import backends
 from flinkray.state.backend import KeyedStateBackend, KeyedStateBackendFactory
 from flinkray.state.keys import KeyHash, stable_hash
-from flinkray.state.operator_state import OperatorSnapshot, OperatorStateBackend
-from flinkray.state.snapshots import KeyedSnapshot
+from flinkray.state.operator_state import (
+    OperatorCapture,
+    OperatorSnapshot,
+    OperatorStateBackend,
+)
+from flinkray.state.snapshots import KeyedSnapshot, StateCapture
 from flinkray.streaming.errors import Reading, text_of
 from flinkray.streaming.functions.metrics import MetricGroup
 from flinkray.streaming.functions.output_tag import OutputTag
@@ -144,6 +148,28 @@ class OperatorState:
     operator: OperatorSnapshot | None = None
 
 
+class OperatorStateCapture:
+    """The same, not written yet: the task goes on meanwhile."""
+
+    def __init__(self, keyed: StateCapture | None, operator: OperatorCapture | None) -> None:
+        self._keyed = keyed
+        self._operator = operator
+
+    def write(self) -> OperatorState:
+        """Serialise it; from any thread, once."""
+        return OperatorState(
+            None if self._keyed is None else self._keyed.write(),
+            None if self._operator is None else self._operator.write(),
+        )
+
+    def release(self) -> None:
+        """Nobody is going to use it, be it written or not; from the task's thread."""
+        if self._keyed is not None:
+            self._keyed.release()
+        if self._operator is not None:
+            self._operator.release()
+
+
 class StreamOperator:
     """Base of all operators with one input; by itself it passes everything on.
 
@@ -244,11 +270,11 @@ class StreamOperator:
     def process_status(self, idle: bool) -> None:
         self.output.emit_status(idle)
 
-    def snapshot(self, checkpoint_id: int) -> OperatorState:
-        """The state at this moment; called between two batches."""
+    def capture(self, checkpoint_id: int) -> OperatorStateCapture:
+        """The state at this moment, to be written later; called between two batches."""
         keyed = self.keyed_state
-        return OperatorState(
-            None if keyed is None else keyed.snapshot(), self.operator_state.snapshot()
+        return OperatorStateCapture(
+            None if keyed is None else keyed.capture(), self.operator_state.capture()
         )
 
     def restore(self, states: Sequence[OperatorState]) -> None:

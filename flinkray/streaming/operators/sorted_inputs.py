@@ -12,7 +12,12 @@ from operator import itemgetter
 from typing import Any
 
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.operators.operator import OperatorState, Output, Receiver, StreamOperator
+from flinkray.streaming.operators.operator import (
+    OperatorStateCapture,
+    Output,
+    Receiver,
+    StreamOperator,
+)
 from flinkray.streaming.operators.source import BLOCK_RECORDS
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Block, Columns
 from flinkray.streaming.records.key_sorter import DEFAULT_MEMORY, Entry, KeySorter
@@ -117,7 +122,7 @@ class SortedInputsOperator(StreamOperator):
     def finish(self) -> None:
         self.operator.finish()
 
-    def snapshot(self, checkpoint_id: int) -> OperatorState:
+    def capture(self, checkpoint_id: int) -> OperatorStateCapture:
         raise StreamError(
             "batch mode takes no checkpoints: what fails is read again from the start"
         )

@@ -11,6 +11,7 @@ from flinkray.state.descriptors import ListStateDescriptor
 from flinkray.streaming.operators.operator import (
     OperatorContext,
     OperatorState,
+    OperatorStateCapture,
     Output,
     StreamOperator,
 )
@@ -147,9 +148,9 @@ class SourceOperator(StreamOperator):
         if reader is not None:
             reader.close()
 
-    def snapshot(self, checkpoint_id: int) -> OperatorState:
+    def capture(self, checkpoint_id: int) -> OperatorStateCapture:
         self.operator_state.list_state(_SPLITS).update(self.reader.snapshot_state(checkpoint_id))
-        return super().snapshot(checkpoint_id)
+        return super().capture(checkpoint_id)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         self.reader.notify_checkpoint_complete(checkpoint_id)

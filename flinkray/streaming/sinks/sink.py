@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from flinkray.state.descriptors import ListStateDescriptor
-from flinkray.streaming.operators.operator import OperatorState, StreamOperator
+from flinkray.streaming.operators.operator import (
+    OperatorStateCapture,
+    StreamOperator,
+)
 from flinkray.streaming.records.elements import MIN_TIMESTAMP, Block, Columns
 from flinkray.streaming.records.typeinfo import TypeInformation
 from flinkray.streaming.time.time_service import ProcessingTimeService
@@ -122,14 +125,14 @@ class SinkOperator(StreamOperator):
     def process_status(self, idle: bool) -> None:
         """Nothing follows a sink."""
 
-    def snapshot(self, checkpoint_id: int) -> OperatorState:
+    def capture(self, checkpoint_id: int) -> OperatorStateCapture:
         assert self._writer is not None
         committables = self._writer.prepare_commit(False)
         if committables:
             self._pending.append((checkpoint_id, committables))
         waiting = [item for _, items in self._pending for item in items]
         self.operator_state.list_state(_PENDING).update(waiting)
-        return super().snapshot(checkpoint_id)
+        return super().capture(checkpoint_id)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         ready = [items for number, items in self._pending if number <= checkpoint_id]

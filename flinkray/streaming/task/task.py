@@ -8,15 +8,27 @@ user code is never interrupted, and checkpoints fall between portions.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from flinkray.streaming.channels import InputGate
+from flinkray.streaming.checkpoint.barrier_handler import (
+    BarrierHandler,
+    BarrierTracker,
+    ExactlyOnceHandler,
+)
+from flinkray.streaming.checkpoint.subtask_checkpoints import (
+    CheckpointResponder,
+    NotCheckpointed,
+    SubtaskCheckpoints,
+)
+from flinkray.streaming.errors import StreamError
 from flinkray.streaming.operators.operator import OperatorState, Receiver, StreamOperator
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.records.elements import (
     Barrier,
     Block,
+    CancelledBarrier,
     Columns,
     Element,
     EndOfInput,
@@ -30,9 +42,6 @@ from flinkray.streaming.time.time_service import ProcessingTimeService
 from flinkray.streaming.time.turn import Portion, Turn
 from flinkray.streaming.time.watermark_valve import WatermarkValve
 
-Acknowledge = Callable[[Barrier, Mapping[str, OperatorState]], None]
-"""Told of a checkpoint: operator id -> state."""
-
 
 class StreamTaskOutput(Protocol):
     """A way out of the task."""
@@ -43,7 +52,7 @@ class StreamTaskOutput(Protocol):
     def flush_when_idle(self) -> None:
         """Nothing more comes at the moment."""
 
-    def barrier(self, barrier: Barrier) -> None: ...
+    def barrier(self, barrier: Barrier | CancelledBarrier) -> None: ...
     def end_of_input(self) -> None: ...
 
 
@@ -63,6 +72,10 @@ class StreamTask:
         operators: id and operator, head first, each before the ones it feeds.
         inputs: the head's; empty for a source.
         channel_inputs: for each channel of the gate, its input and its number there.
+        responder: told of the task's part in checkpoints; None: the job takes none.
+        exactly_once: False: checkpoints may hold records after their barriers, too, and no channel
+            waits for the barriers of others.
+        restored_from: id of the checkpoint that the task goes on from; 0: of none.
     """
 
     def __init__(
@@ -74,8 +87,10 @@ class StreamTask:
         channel_inputs: Sequence[tuple[int, int]],
         writers: Sequence[StreamTaskOutput],
         time_service: ProcessingTimeService,
-        acknowledge: Acknowledge | None = None,
+        responder: CheckpointResponder | None = None,
         turn: Turn | None = None,
+        exactly_once: bool = True,
+        restored_from: int = 0,
     ) -> None:
         self.name = name
         self.turn = turn or Turn()
@@ -83,7 +98,6 @@ class StreamTask:
         self._rest: tuple[Receiver, Block | Columns, int] | None = None
         """Of the batch that was taken last: where it goes, and how far it was handled."""
         self._triggered: deque[Barrier] = deque()
-        self._last_checkpoint = -1
         self.operators = list(operators)
         self.gate = gate
         self._inputs = list(inputs)
@@ -91,7 +105,17 @@ class StreamTask:
         self._writers = list(writers)
         self.time_service = time_service
         self.mailbox = TaskMailbox()
-        self._acknowledge = acknowledge
+        self.checkpoints = SubtaskCheckpoints(
+            self.operators, gate, self._writers, responder or NotCheckpointed(), restored_from
+        )
+        self._stopping_with: Barrier | None = None
+        """The savepoint that the job ends with: until it is complete, nothing is processed."""
+        channels = len(self._channel_inputs)
+        self._barriers: BarrierHandler = (
+            ExactlyOnceHandler(gate, self, channels, self.checkpoints)
+            if exactly_once
+            else BarrierTracker(gate, self, channels)
+        )
         self.head = self.operators[0][1]
         self.finished = False
         self._opened: list[StreamOperator] = []
@@ -122,6 +146,8 @@ class StreamTask:
         if self.finished:
             return False
         progressed = self.mailbox.run_pending()
+        if self._stopping_with is not None:
+            return progressed
         if self.time_service.fire_due():
             progressed = True
         if not self.has_room():
@@ -151,7 +177,7 @@ class StreamTask:
 
     def _read(self, source: SourceOperator) -> bool:
         if self._triggered and not source.has_rest:
-            self._checkpoint(self._triggered.popleft())
+            self.perform_checkpoint(self._triggered.popleft())
             return True
         answer = source.emit_next(self._portion.begin())
         if answer is END_OF_INPUT:
@@ -177,6 +203,17 @@ class StreamTask:
             writer.flush_when_idle()
 
     def _process(self, channel: int, element: Element) -> None:
+        if isinstance(element, Barrier):
+            self._barriers.barrier(channel, element)
+            return
+        if isinstance(element, CancelledBarrier):
+            self._barriers.cancelled(channel, element.checkpoint_id)
+            return
+        if isinstance(element, EndOfInput):
+            self._process_end(channel)
+            return
+        if self._barriers.is_recording(channel):
+            self.checkpoints.read_in_flight(channel, element)
         index, number = self._channel_inputs[channel]
         taking = self._inputs[index]
         if isinstance(element, Block):
@@ -186,17 +223,16 @@ class StreamTask:
                 taking.port.process_columns(element)
             else:
                 self._next_portion(taking.port, element, 0)
-        elif isinstance(element, Watermark | WatermarkStatus):
+        else:
             self._process_time(taking, number, element)
-        elif isinstance(element, Barrier):
-            self.gate.on_barrier(channel, element)
-            self._checkpoint_if_aligned()
-        elif isinstance(element, EndOfInput):
-            self.gate.end(channel)
-            self._checkpoint_if_aligned()
-            if self.gate.finished:
-                self._checkpoint_where_triggered()
-                self._end()
+
+    def _process_end(self, channel: int) -> None:
+        self.gate.end(channel)
+        self._barriers.ended(channel)
+        if self.gate.finished and self._stopping_with is None:
+            while self._triggered:  # barriers have come before the end, if there were any
+                self.perform_checkpoint(self._triggered.popleft(), is_last=True)
+            self._end()
 
     def _process_time(
         self, taking: StreamTaskInput, number: int, element: Watermark | WatermarkStatus
@@ -211,8 +247,14 @@ class StreamTask:
         )
 
     def _end(self) -> None:
+        self._finish_operators()
+        self._leave()
+
+    def _finish_operators(self) -> None:
         for _, operator in self.operators:
             operator.finish()
+
+    def _leave(self) -> None:
         self.mailbox.quiesce()
         for writer in self._writers:
             writer.end_of_input()
@@ -227,36 +269,49 @@ class StreamTask:
         if self.gate.channels or (isinstance(self.head, SourceOperator) and self.head.has_rest):
             self._triggered.append(barrier)
         else:
-            self._checkpoint(barrier)
+            self.perform_checkpoint(barrier)
 
-    def _checkpoint_where_triggered(self) -> None:
-        """The input has ended, and with it came the barriers that there were."""
-        while self._triggered:
-            barrier = self._triggered.popleft()
-            if barrier.checkpoint_id > self._last_checkpoint:
-                self._checkpoint(barrier)
+    def perform_checkpoint(self, barrier: Barrier, is_last: bool = False) -> None:
+        """Take part in it, here between two portions of the input, or (*is_last*) behind all of
+        it."""
+        if not self.checkpoints.awaits(barrier.checkpoint_id):
+            return
+        if barrier.drains:
+            self._finish_operators()
+        self.checkpoints.perform_checkpoint(barrier)
+        if barrier.unaligned and (is_last or not self._channel_inputs):
+            self.checkpoints.completed(barrier.checkpoint_id)
+        if barrier.stops:
+            self._stopping_with = barrier
 
-    def _checkpoint_if_aligned(self) -> None:
-        barrier = self.gate.aligned()
-        if barrier is not None:
-            self.gate.release()
-            self._checkpoint(barrier)
-
-    def _checkpoint(self, barrier: Barrier) -> None:
-        self._last_checkpoint = barrier.checkpoint_id
-        for writer in self._writers:
-            writer.barrier(barrier)
-        states = {
-            operator_id: operator.snapshot(barrier.checkpoint_id)
-            for operator_id, operator in self.operators
-        }
-        if self._acknowledge is not None:
-            self._acknowledge(barrier, states)
+    def abort_checkpoint(self, checkpoint_id: int, reason: str) -> None:
+        """Take no part in it."""
+        self.checkpoints.abort_checkpoint(checkpoint_id, reason)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Called through the mailbox."""
-        for _, operator in self.operators:
-            operator.notify_checkpoint_complete(checkpoint_id)
+        self.checkpoints.notify_complete(checkpoint_id)
+        if self._is_stopping_with(checkpoint_id):
+            self._leave()
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int, latest_completed: int) -> None:
+        """Called through the mailbox.
+
+        Raises:
+            StreamError: it is the savepoint that the job was to end with: what the task has let
+                pass cannot be taken back.
+        """
+        self.checkpoints.notify_aborted(checkpoint_id, latest_completed)
+        self._barriers.aborted(checkpoint_id)
+        if self._is_stopping_with(checkpoint_id):
+            raise StreamError(
+                f"stop with savepoint failed: savepoint {checkpoint_id} was aborted, and the job "
+                "goes on from its last checkpoint"
+            )
+
+    def _is_stopping_with(self, checkpoint_id: int) -> bool:
+        stopping = self._stopping_with
+        return stopping is not None and stopping.checkpoint_id == checkpoint_id
 
 
 def _close_all(operators: list[Any]) -> None:

@@ -150,11 +150,11 @@ def test_gate_takes_its_channels_in_turn_and_passes_over_a_blocked_one() -> None
         sources = [ChannelSource(name, 0, producer.address) for name in "ab"]
         reading = Reading(consumer.create_gate("Sink", sources))
         first, _ = reading.next()
-        reading.gate.on_barrier(first, Barrier(1, 0))
+        reading.gate.block(first)
         assert [reading.next()[0] for _ in range(3)] == [1 - first] * 3
         assert reading.gate.poll() is None
         assert not reading.gate.has_elements()
-        reading.gate.release()
+        reading.gate.resume_all()
         assert [reading.next()[0] for _ in range(2)] == [first] * 2
 
 

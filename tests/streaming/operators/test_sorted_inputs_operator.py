@@ -57,7 +57,7 @@ def test_state_is_that_of_one_key() -> None:
     assert largest == 1
     assert sorted(h.values()) == [(key, n) for key in range(50) for n in range(1, 5)]
     with pytest.raises(StreamError, match="takes no checkpoints"):
-        operator.snapshot(1)
+        operator.capture(1)
     operator.close()
     assert operator.sorter.number_of_runs == 0
 

@@ -1,0 +1,177 @@
+"""A task's part in checkpoints: its snapshots, and the news of how they have ended.
+
+After Flink's ``SubtaskCheckpointCoordinatorImpl``.  All calls come from the task's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.operators.operator import OperatorStateCapture, StreamOperator
+from flinkray.streaming.records.elements import Barrier, Block, CancelledBarrier, Element
+
+MOST_REMEMBERED = 128
+"""Ids of checkpoints that were aborted before their barriers came."""
+
+
+class CheckpointResponder(Protocol):
+    """Where a task reports to."""
+
+    def captured(self, barrier: Barrier, states: Mapping[str, OperatorStateCapture]) -> None:
+        """The snapshot is taken, by operator id: to be written, and acknowledged."""
+
+    def declined(self, checkpoint_id: int, reason: str) -> None:
+        """The task takes no part in it."""
+
+    def in_flight(self, checkpoint_id: int, channel: int, elements: Sequence[Element]) -> None:
+        """These, of an input channel, belong to an unaligned checkpoint, after those that were
+        told of before; it is not to be acknowledged yet."""
+
+    def in_flight_completed(self, checkpoint_id: int) -> None:
+        """Nothing more is in flight for it."""
+
+    def aborted(self, checkpoint_id: int) -> None:
+        """What was captured is not needed: to be released, be it written or not."""
+
+
+class NotCheckpointed(CheckpointResponder):
+    """Of a task whose job takes no checkpoints: a barrier in its input is an error."""
+
+    def captured(self, barrier: Barrier, states: Mapping[str, OperatorStateCapture]) -> None:
+        raise _unexpected(barrier.checkpoint_id)
+
+    def declined(self, checkpoint_id: int, reason: str) -> None:
+        raise _unexpected(checkpoint_id)
+
+    def in_flight(self, checkpoint_id: int, channel: int, elements: Sequence[Element]) -> None:
+        raise _unexpected(checkpoint_id)
+
+    def in_flight_completed(self, checkpoint_id: int) -> None:
+        raise _unexpected(checkpoint_id)
+
+    def aborted(self, checkpoint_id: int) -> None:
+        raise _unexpected(checkpoint_id)
+
+
+def _unexpected(checkpoint_id: int) -> StreamError:
+    return StreamError(f"checkpoint {checkpoint_id}: the job takes no checkpoints")
+
+
+class CheckpointInput(Protocol):
+    """The task's gate."""
+
+    def in_flight(self, channel: int) -> Sequence[Element]:
+        """What the barrier that was read last has overtaken in its channel."""
+
+
+class CheckpointOutput(Protocol):
+    """A way out of the task."""
+
+    def barrier(self, barrier: Barrier | CancelledBarrier) -> None: ...
+
+
+class SubtaskCheckpoints:
+    """See the module.
+
+    Args:
+        operators: id and operator, head first.
+        restored_from: id of the checkpoint that the task was restored from; 0: of none.
+    """
+
+    def __init__(
+        self,
+        operators: Sequence[tuple[str, StreamOperator]],
+        gate: CheckpointInput,
+        outputs: Sequence[CheckpointOutput],
+        responder: CheckpointResponder,
+        restored_from: int = 0,
+    ) -> None:
+        self._operators = operators
+        self._gate = gate
+        self._outputs = outputs
+        self._responder = responder
+        self._latest = restored_from
+        """Id of the latest checkpoint that the task took part in, or has declined."""
+        self._completed = restored_from
+        """Of the latest one that the operators know to be complete."""
+        self._aborted: set[int] = set()
+        """Of which the barriers had not come when they were; the latest ones."""
+
+    def awaits(self, checkpoint_id: int) -> bool:
+        """Whether the task is to take part in it.  It is not in one that it has taken part in or
+        declined, and not in one that was aborted before it came here: then tasks behind this one
+        are told instead (ST-10)."""
+        if checkpoint_id <= self._latest:
+            return False
+        if checkpoint_id in self._aborted:
+            self._latest = checkpoint_id
+            self._send_cancelled(checkpoint_id)
+            return False
+        return True
+
+    def perform_checkpoint(self, barrier: Barrier) -> None:
+        """Send the barrier on, and take the snapshot: what comes before it in the results is what
+        the snapshot covers."""
+        self._latest = barrier.checkpoint_id
+        for output in self._outputs:
+            output.barrier(barrier)
+        self._responder.captured(
+            barrier,
+            {
+                operator_id: operator.capture(barrier.checkpoint_id)
+                for operator_id, operator in self._operators
+            },
+        )
+
+    def abort_checkpoint(self, checkpoint_id: int, reason: str) -> None:
+        """The task takes no part: tasks behind it are told, and so is the coordinator."""
+        if checkpoint_id > self._latest:
+            self._latest = checkpoint_id
+            self._send_cancelled(checkpoint_id)
+        self._responder.declined(checkpoint_id, reason)
+
+    def overtaken(self, checkpoint_id: int, channel: int) -> None:
+        """See :class:`InFlightRecorder`."""
+        elements = [_owned(element) for element in self._gate.in_flight(channel)]
+        self._responder.in_flight(checkpoint_id, channel, elements)
+
+    def read_in_flight(self, channel: int, element: Element) -> None:
+        """Of the checkpoint that was performed last."""
+        self._responder.in_flight(self._latest, channel, [_owned(element)])
+
+    def completed(self, checkpoint_id: int) -> None:
+        """See :class:`InFlightRecorder`."""
+        self._responder.in_flight_completed(checkpoint_id)
+
+    def dropped(self, checkpoint_id: int) -> None:
+        """See :class:`InFlightRecorder`."""
+        self._responder.aborted(checkpoint_id)
+
+    def notify_complete(self, checkpoint_id: int) -> None:
+        """It is complete everywhere.  Operators hear of increasing ids only (ST-12)."""
+        if checkpoint_id <= self._completed:
+            return
+        self._completed = checkpoint_id
+        for _, operator in self._operators:
+            operator.notify_checkpoint_complete(checkpoint_id)
+
+    def notify_aborted(self, checkpoint_id: int, latest_completed: int) -> None:
+        """It was given up; *latest_completed* is complete, whether its news came or not."""
+        self.notify_complete(latest_completed)
+        if checkpoint_id <= self._latest:
+            self._responder.aborted(checkpoint_id)
+            return
+        self._aborted.add(checkpoint_id)
+        if len(self._aborted) > MOST_REMEMBERED:
+            self._aborted.discard(min(self._aborted))
+
+    def _send_cancelled(self, checkpoint_id: int) -> None:
+        for output in self._outputs:
+            output.barrier(CancelledBarrier(checkpoint_id))
+
+
+def _owned(element: Element) -> Element:
+    """Operators are going to change the values of the other one."""
+    return element.owned() if isinstance(element, Block) else element

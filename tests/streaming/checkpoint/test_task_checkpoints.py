@@ -1,0 +1,285 @@
+"""A task's part in checkpoints: when it takes its snapshot, and what it makes of their news."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from flinkray.state.descriptors import ListStateDescriptor
+from flinkray.streaming.channels import InputGate, MemoryChannel, RecordWriter
+from flinkray.streaming.checkpoint.subtask_checkpoints import (
+    MOST_REMEMBERED,
+    CheckpointResponder,
+)
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.operators.operator import (
+    OperatorContext,
+    OperatorStateCapture,
+    Output,
+    StreamOperator,
+)
+from flinkray.streaming.records.elements import (
+    END_OF_INPUT,
+    MAX_TIMESTAMP,
+    Barrier,
+    Block,
+    CancelledBarrier,
+    Element,
+    Watermark,
+)
+from flinkray.streaming.records.partitioners import ForwardPartitioner
+from flinkray.streaming.task.task import StreamTask, StreamTaskInput
+from flinkray.streaming.time.time_service import ProcessingTimeService
+from flinkray.testing.manual_clock import ManualClock
+
+SEEN: ListStateDescriptor[Any] = ListStateDescriptor("seen")
+
+
+class Remembering(StreamOperator):
+    """Keeps what it has seen as state, and what it was told of."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def process_block(self, block: Block) -> None:
+        self.operator_state.list_state(SEEN).add_all(list(block.values))
+        self.output.emit(block)
+
+    def finish(self) -> None:
+        self.told.append("finish")
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        self.told.append(checkpoint_id)
+
+
+class Running(CheckpointResponder):
+    """A task with channels in and one out, and all that it reports."""
+
+    def __init__(
+        self, channels: int = 1, exactly_once: bool = True, restored_from: int = 0
+    ) -> None:
+        service = ProcessingTimeService(ManualClock())
+        self.channels = [MemoryChannel() for _ in range(channels)]
+        self.out = MemoryChannel()
+        writer = RecordWriter([self.out], ForwardPartitioner())
+        self.operator = Remembering()
+        self.operator.setup(OperatorContext("op", service, service.clock), Output([writer]))
+        self.reports: list[Any] = []
+        self.captures: dict[int, OperatorStateCapture] = {}
+        self.task = StreamTask(
+            "task",
+            [("op", self.operator)],
+            InputGate(self.channels),
+            [StreamTaskInput(self.operator, channels)],
+            [(0, channel) for channel in range(channels)],
+            [writer],
+            service,
+            self,
+            exactly_once=exactly_once,
+            restored_from=restored_from,
+        )
+        self.task.open()
+
+    def captured(self, barrier: Barrier, states: Mapping[str, OperatorStateCapture]) -> None:
+        self.reports.append(f"captured {barrier.checkpoint_id}")
+        self.captures[barrier.checkpoint_id] = states["op"]
+
+    def declined(self, checkpoint_id: int, reason: str) -> None:
+        self.reports.append(f"declined {checkpoint_id}: {reason}")
+
+    def in_flight(self, checkpoint_id: int, channel: int, elements: Sequence[Element]) -> None:
+        values = [e.values if isinstance(e, Block) else e for e in elements]
+        self.reports.append((checkpoint_id, channel, values))
+
+    def in_flight_completed(self, checkpoint_id: int) -> None:
+        self.reports.append(f"in flight completed {checkpoint_id}")
+
+    def aborted(self, checkpoint_id: int) -> None:
+        self.reports.append(f"aborted {checkpoint_id}")
+
+    def put(self, channel: int, *elements: Element) -> None:
+        for element in elements:
+            self.channels[channel].put(element)
+
+    def run(self) -> list[Any]:
+        """Until there is nothing more to do; what came out, records as their values."""
+        while self.task.step():
+            pass
+        came: list[Any] = []
+        while self.out.elements:
+            element = self.out.take()
+            came += element.values if isinstance(element, Block) else [element]
+        return came
+
+    def seen(self, checkpoint_id: int) -> list[Any]:
+        restored = Running()
+        restored.operator.restore([self.captures[checkpoint_id].write()])
+        return list(restored.operator.operator_state.list_state(SEEN).get())
+
+
+def test_a_snapshot_holds_what_was_sent_before_the_barrier() -> None:
+    """ST-01: written later, when the task has gone on."""
+    running = Running(2)
+    running.put(0, Block([1]), Barrier(1, 0), Block([2]))
+    running.put(1, Block([3]))
+    assert running.run() == [1, 3]
+    running.put(1, Block([4]), Barrier(1, 0))
+    assert running.run() == [4, Barrier(1, 0), 2]
+    assert running.reports == ["captured 1"]
+    assert sorted(running.seen(1)) == [1, 3, 4]
+
+
+def test_at_least_once_no_channel_waits() -> None:
+    """ST-05."""
+    running = Running(2, exactly_once=False)
+    running.put(0, Barrier(1, 0), Block([1]))
+    assert running.run() == [1]
+    running.put(1, Barrier(1, 0))
+    assert running.run() == [Barrier(1, 0)]
+
+
+def test_an_unaligned_snapshot_has_what_its_barriers_have_overtaken() -> None:
+    """ST-06: in order, and as it was then, whatever becomes of its values."""
+    running = Running(2)
+    running.put(0, Block([[1]]), Block([[2]]))
+    running.put(1, Block([[3]]))
+    running.channels[0].put_first(Barrier(1, 0, unaligned=True))
+    running.put(0, Block([[5]]))
+    assert running.task.step()
+    assert running.out.take() == Barrier(1, 0, unaligned=True)
+    assert running.reports == ["captured 1", (1, 0, [[[1]], [[2]]])]
+    read = running.run()
+    assert sorted(read) == [[1], [2], [3], [5]]
+    read[read.index([3])].append("changed")
+    running.put(1, Watermark(7))
+    running.run()
+    running.put(1, Block([[4]]))
+    running.channels[1].put_first(Barrier(1, 0, unaligned=True))
+    running.run()
+    assert running.reports[2:] == [
+        (1, 1, [[[3]]]),
+        (1, 1, [Watermark(7)]),
+        (1, 1, [[[4]]]),
+        "in flight completed 1",
+    ]
+    assert running.seen(1) == []
+
+
+def test_a_cancelled_barrier_is_passed_on() -> None:
+    running = Running(2)
+    running.put(0, Barrier(1, 0), Block([1]))
+    running.put(1, CancelledBarrier(1))
+    assert running.run() == [CancelledBarrier(1), 1]
+    assert running.reports == ["declined 1: a task before this one has given it up"]
+
+
+def test_a_checkpoint_that_was_aborted_before_it_came_is_skipped() -> None:
+    """ST-10: tasks behind this one are told, and the next one is taken part in."""
+    running = Running()
+    running.task.notify_checkpoint_aborted(1, 0)
+    running.put(0, Barrier(1, 0), Barrier(2, 0))
+    assert running.run() == [CancelledBarrier(1), Barrier(2, 0)]
+    assert running.reports == ["captured 2"]
+
+
+def test_a_checkpoint_that_is_aborted_afterwards_is_released() -> None:
+    """ST-10."""
+    running = Running()
+    running.put(0, Barrier(1, 0))
+    running.run()
+    running.task.notify_checkpoint_aborted(1, 0)
+    assert running.reports == ["captured 1", "aborted 1"]
+
+
+def test_an_abort_ends_the_alignment() -> None:
+    running = Running(2)
+    running.put(0, Barrier(1, 0), Block([1]))
+    assert running.run() == []
+    running.task.notify_checkpoint_aborted(1, 0)
+    assert running.run() == [CancelledBarrier(1), 1]
+
+
+def test_aborted_checkpoints_are_remembered_within_bounds() -> None:
+    """ST-10: the oldest is forgotten first."""
+    running = Running()
+    for checkpoint_id in range(1, MOST_REMEMBERED + 2):
+        running.task.notify_checkpoint_aborted(checkpoint_id, 0)
+    running.put(0, Barrier(1, 0), Barrier(2, 0))
+    assert running.run() == [Barrier(1, 0), CancelledBarrier(2)]
+
+
+def test_the_same_barrier_is_not_answered_twice() -> None:
+    running = Running()
+    running.put(0, Barrier(2, 0), Barrier(2, 0), Barrier(1, 0))
+    assert running.run() == [Barrier(2, 0)]
+    assert running.reports == ["captured 2"]
+
+
+def test_a_task_that_is_triggered_twice_answers_once() -> None:
+    """The call that triggers it may be repeated."""
+    running = Running(channels=0)
+    for _ in range(2):
+        running.task.trigger_checkpoint(Barrier(1, 0))
+    assert running.reports == ["captured 1"]
+
+
+@pytest.mark.parametrize(
+    ("restored_from", "news", "heard"),
+    [
+        (0, [(3, None), (5, 3), (10, 8), (8, None)], [3, 8]),
+        (3, [(2, None), (4, 3), (5, None), (7, 6)], [5, 6]),
+    ],
+)
+def test_operators_hear_of_increasing_completions_only(
+    restored_from: int, news: list[tuple[int, int | None]], heard: list[int]
+) -> None:
+    """ST-12: an abort carries the latest completed id and implies its completion."""
+    running = Running(restored_from=restored_from)
+    for checkpoint_id, latest_completed in news:
+        if latest_completed is None:
+            running.task.notify_checkpoint_complete(checkpoint_id)
+        else:
+            running.task.notify_checkpoint_aborted(checkpoint_id, latest_completed)
+    assert running.operator.told == heard
+
+
+# --- stop with savepoint --------------------------------------------------------------------------
+
+
+def test_nothing_is_processed_after_a_savepoint_that_the_job_ends_with() -> None:
+    """ST-13: until that very savepoint is complete; then the task ends without finishing, so that
+    it can go on from the savepoint."""
+    running = Running()
+    running.put(0, Block([1]), Barrier(4, 0, savepoint=True, stops=True), Block([2]))
+    barrier = Barrier(4, 0, savepoint=True, stops=True)
+    assert running.run() == [1, barrier]
+    running.task.notify_checkpoint_complete(3)
+    assert running.run() == []
+    assert not running.task.finished
+    running.task.notify_checkpoint_complete(4)
+    assert running.run() == [END_OF_INPUT]
+    assert running.task.finished
+    assert running.operator.told == [3, 4]
+    assert running.seen(4) == [1]
+
+
+def test_operators_finish_before_a_savepoint_that_drains() -> None:
+    running = Running()
+    running.put(0, Watermark(MAX_TIMESTAMP), Barrier(1, 0, savepoint=True, stops=True, drains=True))
+    running.run()
+    assert running.operator.told == ["finish"]
+    running.task.notify_checkpoint_complete(1)
+    assert running.operator.told == ["finish", 1]
+    assert running.task.finished
+
+
+def test_an_aborted_savepoint_fails_a_task_that_was_to_end_with_it() -> None:
+    """ST-13."""
+    running = Running()
+    running.put(0, Barrier(4, 0, savepoint=True, stops=True))
+    running.run()
+    running.task.notify_checkpoint_aborted(3, 0)
+    with pytest.raises(StreamError, match="savepoint 4 was aborted"):
+        running.task.notify_checkpoint_aborted(4, 0)
