@@ -1,3 +1,15 @@
 """Checkpoints: the decisions of the coordinator, and who is given which state at a restore."""
 
-__all__ = ["errors", "restored_vertices", "state_assignment"]
+__all__ = [
+    "actions",
+    "completed_checkpoints",
+    "configuration",
+    "coordinator",
+    "errors",
+    "messages",
+    "plan",
+    "properties",
+    "restored_vertices",
+    "state_assignment",
+    "statistics",
+]

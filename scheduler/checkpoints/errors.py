@@ -1,10 +1,74 @@
-"""What can be wrong with checkpoints, and with what a job is restored from."""
+"""Why a checkpoint fails, and why a job cannot be restored."""
 
 from __future__ import annotations
 
+from enum import Enum
+
 from flinkray.core.errors import JobError
+from flinkray.core.ids import JobID
+from flinkray.core.message import register
 
 
 class StateRestoreError(JobError):
     """A job does not fit what it is to be restored from.  The text names the operator and the way
     out; nothing was restored."""
+
+
+@register
+class CheckpointFailureReason(Enum):
+    """Flink's names; the values are for people."""
+
+    PERIODIC_SCHEDULER_SHUTDOWN = "the periodic checkpoint scheduler is stopped"
+    TOO_MANY_CHECKPOINT_REQUESTS = "too many requests for checkpoints are waiting"
+    MINIMUM_TIME_BETWEEN_CHECKPOINTS = "the pause after the checkpoint before it is not over"
+    NOT_ALL_REQUIRED_TASKS_RUNNING = "not all required tasks are running"
+    TRIGGER_CHECKPOINT_FAILURE = "it could not be triggered"
+    CHECKPOINT_EXPIRED = "it expired before it was complete"
+    CHECKPOINT_SUBSUMED = "a later checkpoint was complete before it"
+    CHECKPOINT_DECLINED = "a task declined it"
+    CHECKPOINT_ASYNC_EXCEPTION = "a task could not write its state"
+    CHECKPOINT_DECLINED_TASK_NOT_READY = "a task was not ready for it"
+    CHECKPOINT_DECLINED_TASK_CLOSING = "a task has ended or is ending"
+    CHECKPOINT_DECLINED_SUBSUMED = "a barrier of a later checkpoint came before its own"
+    CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER = "a task before one in the graph has given it up"
+    TASK_FAILURE = "a task has failed"
+    JOB_FAILOVER_REGION = "tasks are restarted"
+    FINALIZE_CHECKPOINT_FAILURE = "it could not be stored"
+    CHECKPOINT_COORDINATOR_SUSPEND = "the job does not run"
+    CHECKPOINT_COORDINATOR_SHUTDOWN = "the job has ended"
+
+    @property
+    def counts_as_failure(self) -> bool:
+        """Whether it is one of the failures of which a job tolerates so many in a row; the others
+        come with restarts, with requests, and with tasks that end."""
+        return self in _COUNTED
+
+
+_COUNTED = frozenset(
+    {
+        CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE,
+        CheckpointFailureReason.CHECKPOINT_EXPIRED,
+        CheckpointFailureReason.CHECKPOINT_DECLINED,
+        CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION,
+        CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE,
+    }
+)
+
+
+class CheckpointError(JobError):
+    """A checkpoint or savepoint was not taken."""
+
+    def __init__(
+        self,
+        job_id: JobID,
+        reason: CheckpointFailureReason,
+        checkpoint_id: int | None = None,
+        cause: str = "",
+    ) -> None:
+        """*checkpoint_id* is None if it had none yet."""
+        which = "a checkpoint" if checkpoint_id is None else f"checkpoint {checkpoint_id}"
+        super().__init__(job_id, f"{which} failed: {reason.value}{cause and f': {cause}'}")
+        self.args = (job_id, reason, checkpoint_id, cause)
+        self.reason = reason
+        self.checkpoint_id = checkpoint_id
+        self.cause = cause

@@ -22,7 +22,7 @@ from flinkray.streaming.local.local_task import LocalTask
 from flinkray.streaming.local.pending_checkpoint import (
     ChannelID,
     Checkpoint,
-    PendingCheckpoint,
+    PendingLocalCheckpoint,
 )
 from flinkray.streaming.local.rare_searches import rare_searches
 from flinkray.streaming.operators.operator import OperatorState, OperatorStateCapture
@@ -81,7 +81,7 @@ class LocalJob:
         self._numbers = {id(edge): number for number, edge in enumerate(self._edges)}
         self._channels: dict[tuple[int, int, int], MemoryChannel] = {}
         self._requests = TaskMailbox()
-        self._checkpoints: dict[int, PendingCheckpoint] = {}
+        self._checkpoints: dict[int, PendingLocalCheckpoint] = {}
         self._cancelled = False
         self._woken = threading.Event()
         self._closed = False
@@ -328,14 +328,14 @@ class LocalJob:
                 ended, or if a later checkpoint overtakes this one.
             unaligned: it overtakes what is under way, which is then part of it.
         """
-        pending = PendingCheckpoint(checkpoint_id, on_complete, on_declined, unaligned)
+        pending = PendingLocalCheckpoint(checkpoint_id, on_complete, on_declined, unaligned)
         try:
             self._requests.put(partial(self._begin_checkpoint, pending))
         except MailboxClosedError:
             pending.decline(self._why_it_ended())
         self.wake()
 
-    def _begin_checkpoint(self, pending: PendingCheckpoint) -> None:
+    def _begin_checkpoint(self, pending: PendingLocalCheckpoint) -> None:
         if self.finished:
             pending.decline(self._why_it_ended())
             return
@@ -345,7 +345,7 @@ class LocalJob:
         }
         pending.begin(int(self.clock.time() * 1000), self.tasks, enumerators)
 
-    def pending_checkpoint(self, checkpoint_id: int) -> PendingCheckpoint | None:
+    def pending_checkpoint(self, checkpoint_id: int) -> PendingLocalCheckpoint | None:
         """None: it was declined."""
         return self._checkpoints.get(checkpoint_id)
 
@@ -373,7 +373,7 @@ class LocalJob:
             pending.has_ended(task, self.tasks)
             self._complete_if_all_took_part(pending)
 
-    def _complete_if_all_took_part(self, pending: PendingCheckpoint) -> None:
+    def _complete_if_all_took_part(self, pending: PendingLocalCheckpoint) -> None:
         if pending.is_complete:
             del self._checkpoints[pending.checkpoint_id]
             for task in self.tasks:

@@ -27,7 +27,7 @@ class Checkpoint:
     """What the barriers of an unaligned checkpoint have overtaken."""
 
 
-class PendingCheckpoint:
+class PendingLocalCheckpoint:
     """A checkpoint that not all tasks have acknowledged yet.
 
     A task that has ended has no part in it: what it put out is behind it, and before the barriers

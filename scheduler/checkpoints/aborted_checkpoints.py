@@ -1,0 +1,57 @@
+"""Checkpoints that were given up, as long as tasks may still write for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from flinkray.core.ids import ExecutionAttemptID
+
+
+@dataclass(slots=True)
+class _Aborted:
+    directory: str
+    awaited: set[ExecutionAttemptID]
+
+
+class AbortedCheckpoints:
+    """The directory of a checkpoint is deleted when its last task has answered or has ended."""
+
+    def __init__(self) -> None:
+        self._aborted: dict[int, _Aborted] = {}
+
+    def add(
+        self, checkpoint_id: int, directory: str, awaited: Iterable[ExecutionAttemptID]
+    ) -> list[str]:
+        """One more; the directories that can be deleted."""
+        self._aborted[checkpoint_id] = _Aborted(directory, set(awaited))
+        return self._unused((checkpoint_id,))
+
+    def awaits(self, checkpoint_id: int, attempt_id: ExecutionAttemptID) -> bool:
+        """Whether that task may still write for that checkpoint."""
+        aborted = self._aborted.get(checkpoint_id)
+        return aborted is not None and attempt_id in aborted.awaited
+
+    def answered(self, checkpoint_id: int, attempt_id: ExecutionAttemptID) -> list[str]:
+        """A task writes nothing more for a checkpoint."""
+        if not self.awaits(checkpoint_id, attempt_id):
+            return []
+        self._aborted[checkpoint_id].awaited.remove(attempt_id)
+        return self._unused((checkpoint_id,))
+
+    def ended(self, attempts: Iterable[ExecutionAttemptID]) -> list[str]:
+        """Tasks write nothing more at all."""
+        attempts = frozenset(attempts)
+        for aborted in self._aborted.values():
+            aborted.awaited -= attempts
+        return self._unused(tuple(self._aborted))
+
+    def job_ended(self) -> list[str]:
+        """No task of the job runs any more."""
+        directories = [aborted.directory for aborted in self._aborted.values()]
+        self._aborted.clear()
+        return directories
+
+    def _unused(self, checkpoint_ids: Iterable[int]) -> list[str]:
+        unused = [i for i in checkpoint_ids if not self._aborted[i].awaited]
+        return [self._aborted.pop(i).directory for i in unused]

@@ -1,0 +1,899 @@
+"""The decisions about a job's checkpoints: when one is taken, who takes part, whether it is
+complete, what is kept, and what the job goes on from."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from flinkray.checkpoint.handles import FileState, StateLocation, TaskState
+from flinkray.core.errors import IllegalTransitionError
+from flinkray.core.ids import ExecutionAttemptID, JobID, JobVertexID
+from flinkray.scheduler.checkpoints.aborted_checkpoints import AbortedCheckpoints
+from flinkray.scheduler.checkpoints.actions import (
+    AddRestoredSavepoint,
+    CheckpointAction,
+    CheckpointsFailJob,
+    CheckpointTimerKey,
+    CheckpointTimerPurpose,
+    CloseCheckpointStores,
+    CloseMasterHooks,
+    DiscardCheckpoint,
+    DiscardDirectory,
+    DiscardFiles,
+    ForgetCheckpoint,
+    InitializeMasterHooks,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
+    PrepareCheckpoint,
+    ReadyToRestore,
+    ResetCoordinatorSubtasks,
+    ResetMasterHooks,
+    RestoreCoordinators,
+    RestoreMasterHooks,
+    SnapshotCoordinators,
+    SnapshotFinished,
+    StartCheckpointTimer,
+    StoreCheckpoint,
+    TriggerMasterHooks,
+    TriggerTasks,
+)
+from flinkray.scheduler.checkpoints.completed_checkpoints import (
+    CompletedCheckpoint,
+    CompletedCheckpoints,
+)
+from flinkray.scheduler.checkpoints.configuration import CheckpointConfiguration
+from flinkray.scheduler.checkpoints.errors import (
+    CheckpointError,
+    CheckpointFailureReason,
+    StateRestoreError,
+)
+from flinkray.scheduler.checkpoints.failure_manager import CheckpointFailureManager
+from flinkray.scheduler.checkpoints.master_hooks import MasterHooks
+from flinkray.scheduler.checkpoints.messages import AcknowledgeCheckpoint, DeclineCheckpoint
+from flinkray.scheduler.checkpoints.pending_checkpoint import (
+    Acknowledgement,
+    PendingCheckpoint,
+    PendingPhase,
+    locations_of,
+)
+from flinkray.scheduler.checkpoints.periodic_trigger import PeriodicTrigger
+from flinkray.scheduler.checkpoints.plan import (
+    CheckpointedTopology,
+    CheckpointPlan,
+    TasksMissingError,
+    calculate_plan,
+)
+from flinkray.scheduler.checkpoints.properties import CheckpointProperties
+from flinkray.scheduler.checkpoints.request_decider import (
+    CheckpointRequest,
+    CheckpointRequestDecider,
+    TooEarly,
+)
+from flinkray.scheduler.checkpoints.restored_vertices import RestoredVertex
+from flinkray.scheduler.checkpoints.shared_state_registry import SharedStateRegistry
+from flinkray.scheduler.checkpoints.state_assignment import StateAssignment
+from flinkray.scheduler.checkpoints.statistics import (
+    CheckpointsOverview,
+    CheckpointStatsTracker,
+    state_locations,
+)
+from flinkray.scheduler.shared.states import JobStatus
+
+Actions = list[CheckpointAction]
+Reason = CheckpointFailureReason
+
+NO_CHECKPOINTS_LEFT = "there is no checkpoint to restore from"
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What tasks begin with."""
+
+    checkpoint_id: int | None
+    """None: nothing; there is no checkpoint."""
+    tasks: dict[tuple[JobVertexID, int], TaskState]
+    """By vertex and subtask; those that are not in it have no state."""
+    max_parallelism: dict[JobVertexID, int]
+    """Of vertices: the one that their state has."""
+    actions: Actions
+
+
+@dataclass(frozen=True, slots=True)
+class _Preparation:
+    """A checkpoint that has no id yet."""
+
+    number: int
+    request: CheckpointRequest
+    plan: CheckpointPlan
+    begun_at: float
+
+
+class CheckpointCoordinator:
+    """Events in, actions out, in the order in which they are to be carried out.
+
+    ``now`` is in monotonic seconds.  No event raises: what is late, repeated, of an earlier attempt
+    or not known changes nothing, or leads to the discarding of what came with it (CP-05).
+
+    One checkpoint is *triggered* at a time: it gets its id, then operator coordinators are asked,
+    then master hooks, then tasks.  So many may be *pending* as the configuration allows.  One is
+    *stored* at a time, in the order in which they were fully acknowledged.  One that is being
+    stored cannot be aborted any more: it may be durable already, and then a JobMaster that recovers
+    takes it.  So tasks are restored only when it is known what has become of it.
+    """
+
+    def __init__(
+        self,
+        job_id: JobID,
+        configuration: CheckpointConfiguration,
+        topology: Callable[[], CheckpointedTopology],
+        *,
+        coordinators: tuple[str, ...] = (),
+        epoch_offset: float = 0.0,
+        random: Callable[[], float] = lambda: 0.5,
+        allow_non_restored_state: bool = False,
+    ) -> None:
+        """*topology*: the job as it is executed now.  *coordinators*: the operators that have one.
+        *epoch_offset*: ``clock.time() - clock.monotonic()``.  *random*: numbers in [0, 1)."""
+        self._job_id = job_id
+        self._configuration = configuration
+        self._topology = topology
+        self._coordinators = coordinators
+        self._epoch_offset = epoch_offset
+        self._allow_non_restored_state = allow_non_restored_state
+        self._decider = CheckpointRequestDecider(configuration.max_concurrent)
+        self._periodic = PeriodicTrigger(configuration, random)
+        self._failures = CheckpointFailureManager(configuration.tolerated)
+        self._completed = CompletedCheckpoints(configuration.max_retained)
+        self._registry = SharedStateRegistry()
+        self._aborted = AbortedCheckpoints()
+        self._hooks = MasterHooks()
+        self._statistics = CheckpointStatsTracker()
+        self._requests = 0
+        self._numbers = 0
+        """Of attempts to take one."""
+        self._preparing: _Preparation | None = None
+        self._given_up: set[int] = set()
+        """Numbers of those that were given up while they were prepared."""
+        self._triggering: PendingCheckpoint | None = None
+        """It has an id, and tasks have not been told yet."""
+        self._pending: dict[int, PendingCheckpoint] = {}
+        self._to_store: deque[PendingCheckpoint] = deque()
+        self._storing: PendingCheckpoint | None = None
+        self._last_id = 0
+        self._last_timestamp = 0
+        self._savepoints: set[int] = set()
+        """Those that were completed, and are their users'."""
+        self._is_stopped_with_savepoint = False
+        """Tasks do not go on after it, so that nothing else can be taken."""
+        self._must_be_whole = False
+        """The files that tasks were restored from are not this job's."""
+        self._is_restore_awaited = False
+        self._end: JobStatus | None = None
+
+    # --- questions --------------------------------------------------------------------------------
+
+    @property
+    def latest(self) -> CompletedCheckpoint | None:
+        """The one that the job would go on from."""
+        return self._completed.latest
+
+    @property
+    def retained(self) -> tuple[CompletedCheckpoint, ...]:
+        """By rising id."""
+        return self._completed.retained
+
+    @property
+    def pending_ids(self) -> tuple[int, ...]:
+        """Of the checkpoints that are being taken."""
+        return tuple(self._pending)
+
+    @property
+    def is_storing(self) -> bool:
+        """Whether a checkpoint may be durable, or not."""
+        return self._storing is not None
+
+    def overview(self, now: float) -> CheckpointsOverview:
+        """What people are told."""
+        return self._statistics.overview(list(self._pending.values()), now)
+
+    # --- the job ----------------------------------------------------------------------------------
+
+    def register_master_hook(self, hook_id: str) -> bool:
+        """Whether there was none of that id (CP-30).
+
+        Raises:
+            ValueError: the id is empty.
+        """
+        return self._hooks.register(hook_id)
+
+    def job_status_changed(self, status: JobStatus, now: float) -> Actions:
+        """Checkpoints are taken while it is RUNNING; with a terminal status it is over."""
+        if status.is_terminal:
+            return self.shutdown(status, now)
+        if status is JobStatus.RUNNING:
+            return self.start_scheduler(now)
+        return self.stop_scheduler(now)
+
+    def start_scheduler(self, now: float) -> Actions:
+        """Periodic checkpoints are taken from now on; again: nothing changes."""
+        if self._end is not None:
+            return []
+        actions: Actions = []
+        if not self._hooks.are_initialized and self._hooks.hook_ids:
+            actions.append(InitializeMasterHooks())
+        self._hooks.are_initialized = True
+        delay = self._periodic.start()
+        if delay is not None:
+            actions.append(self._trigger_timer(delay))
+        return actions
+
+    def stop_scheduler(self, now: float) -> Actions:
+        """No periodic ones any more, and what is not complete is given up; users' requests are
+        served all the same (CP-11)."""
+        self._periodic.stop()
+        return self._abort_all(Reason.CHECKPOINT_COORDINATOR_SUSPEND, "", now)
+
+    def shutdown(self, status: JobStatus, now: float) -> Actions:
+        """The job is over for this JobMaster (CP-33)."""
+        if self._end is not None:
+            return []
+        self._end = status
+        self._periodic.stop()
+        actions = self._abort_all(Reason.CHECKPOINT_COORDINATOR_SHUTDOWN, "", now)
+        actions += map(DiscardDirectory, self._aborted.job_ended())
+        for checkpoint in self._completed.job_ended(status):
+            actions += self._discard(checkpoint)
+        if self._storing is None:
+            actions.append(CloseCheckpointStores(status))
+        if self._hooks.hook_ids:
+            actions.append(CloseMasterHooks())
+        return actions
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def request(
+        self,
+        request_id: int,
+        properties: CheckpointProperties | None,
+        now: float,
+        target_directory: str | None = None,
+    ) -> Actions:
+        """A user wants a savepoint, or (None) a checkpoint of the job; SnapshotFinished says what
+        became of it."""
+        if properties is None:
+            properties = self._configuration.properties
+        return self._request(properties, now, request_id, target_directory)
+
+    def timer(self, key: CheckpointTimerKey, now: float) -> Actions:
+        """The delay of a StartCheckpointTimer is over."""
+        if key.purpose is CheckpointTimerPurpose.EXPIRY:
+            return self._expire(key.number, now)
+        delay = self._periodic.fired(key.number)
+        if delay is None:
+            return []
+        actions: Actions = [self._trigger_timer(delay)]
+        return actions + self._request(self._configuration.properties, now)
+
+    def _trigger_timer(self, delay: float) -> StartCheckpointTimer:
+        key = CheckpointTimerKey(CheckpointTimerPurpose.TRIGGER, self._periodic.number)
+        return StartCheckpointTimer(key, delay)
+
+    def _request(
+        self,
+        properties: CheckpointProperties,
+        now: float,
+        request_id: int | None = None,
+        target_directory: str | None = None,
+    ) -> Actions:
+        self._requests += 1
+        request = CheckpointRequest(self._requests, properties, request_id, target_directory)
+        if self._end is not None:
+            return self._refuse(request, Reason.CHECKPOINT_COORDINATOR_SHUTDOWN)
+        dropped = self._decider.add(request)
+        actions: Actions = []
+        if dropped is not None:
+            actions = self._refuse(dropped, Reason.TOO_MANY_CHECKPOINT_REQUESTS)
+        return actions + self._begin_next(now)
+
+    def _begin_next(self, now: float) -> Actions:
+        """Begin what is to be begun now; what cannot be is refused, and the next is looked at."""
+        actions: Actions = []
+        while self._may_begin:
+            chosen = self._decider.next(
+                number_of_pending=len(self._pending),
+                is_pause_over=self._periodic.remaining_pause(now) <= 0.0,
+            )
+            if chosen is None:
+                break
+            if isinstance(chosen, TooEarly):
+                actions += self._refuse(chosen.request, Reason.MINIMUM_TIME_BETWEEN_CHECKPOINTS)
+                actions.append(self._trigger_timer(self._periodic.put_off(now)))
+                continue
+            actions += self._begin(chosen, now)
+        return actions
+
+    @property
+    def _may_begin(self) -> bool:
+        return (
+            self._preparing is None
+            and self._triggering is None
+            and not self._is_stopped_with_savepoint
+            and self._end is None
+        )
+
+    def _begin(self, request: CheckpointRequest, now: float) -> Actions:
+        if request.is_periodic and not self._periodic.is_running:
+            return self._refuse(request, Reason.PERIODIC_SCHEDULER_SHUTDOWN)
+        if self._is_restore_awaited:
+            return self._refuse(request, Reason.JOB_FAILOVER_REGION)
+        try:
+            plan = calculate_plan(
+                self._topology(), allows_finished=self._configuration.allows_finished_tasks
+            )
+        except TasksMissingError as missing:
+            return self._refuse(request, Reason.NOT_ALL_REQUIRED_TASKS_RUNNING, str(missing))
+        self._numbers += 1
+        self._preparing = _Preparation(self._numbers, request, plan, now)
+        self._is_stopped_with_savepoint = request.properties.is_synchronous
+        expiry = CheckpointTimerKey(CheckpointTimerPurpose.EXPIRY, self._numbers)
+        return [
+            PrepareCheckpoint(self._numbers, request.properties, request.target_directory),
+            StartCheckpointTimer(expiry, self._configuration.timeout),
+        ]
+
+    def _refuse(
+        self,
+        request: CheckpointRequest,
+        reason: Reason,
+        cause: str = "",
+        checkpoint_id: int | None = None,
+    ) -> Actions:
+        if request.request_id is None:
+            return []
+        error = CheckpointError(self._job_id, reason, checkpoint_id, cause)
+        return [SnapshotFinished(request.request_id, None, checkpoint_id, error)]
+
+    # --- triggering -------------------------------------------------------------------------------
+
+    def prepared(self, number: int, checkpoint_id: int, directory: str, now: float) -> Actions:
+        """A PrepareCheckpoint is carried out."""
+        preparing = self._preparing
+        if preparing is None or preparing.number != number:
+            is_late = number in self._given_up
+            self._given_up.discard(number)
+            return [DiscardDirectory(directory)] if is_late else []
+        if checkpoint_id <= self._last_id:
+            # its directory may be that of another checkpoint
+            cause = f"the counter gave the id {checkpoint_id} after {self._last_id}"
+            return self.preparation_failed(number, cause, now)
+        self._preparing = None
+        self._last_id = checkpoint_id
+        timestamp = round((preparing.begun_at + self._epoch_offset) * 1000)
+        self._last_timestamp = max(self._last_timestamp, timestamp)
+        pending = PendingCheckpoint(
+            self._job_id,
+            checkpoint_id,
+            preparing.request,
+            preparing.plan,
+            number=number,
+            begun_at=preparing.begun_at,
+            timestamp=self._last_timestamp,
+            directory=directory,
+            coordinators=self._coordinators,
+            hook_ids=self._hooks.hook_ids,
+        )
+        self._pending[checkpoint_id] = self._triggering = pending
+        if self._coordinators:
+            return [SnapshotCoordinators(checkpoint_id, self._coordinators)]
+        return self._call_hooks(pending, now)
+
+    def preparation_failed(self, number: int, cause: str, now: float) -> Actions:
+        """There is no id, or no directory."""
+        self._given_up.discard(number)
+        if self._preparing is None or self._preparing.number != number:
+            return []
+        actions = self._end_preparation(Reason.TRIGGER_CHECKPOINT_FAILURE, cause)
+        return actions + self._begin_next(now)
+
+    def _give_up_preparation(self, reason: Reason, cause: str) -> Actions:
+        """Its id and directory may still come."""
+        if self._preparing is not None:
+            self._given_up.add(self._preparing.number)
+        return self._end_preparation(reason, cause)
+
+    def _end_preparation(self, reason: Reason, cause: str) -> Actions:
+        preparing, self._preparing = self._preparing, None
+        if preparing is None:
+            return []
+        request = preparing.request
+        if request.properties.is_synchronous:
+            self._is_stopped_with_savepoint = False
+        self._statistics.failed_without_id()
+        return [
+            *self._refuse(request, reason, cause),
+            *self._fail_job(request.properties, reason, None, cause, is_triggered=False),
+        ]
+
+    def coordinator_acknowledged(
+        self, checkpoint_id: int, operator_id: str, state: StateLocation | None, now: float
+    ) -> Actions:
+        """The coordinator of an operator has made its cut; None: it has no state."""
+        pending = self._pending.get(checkpoint_id)
+        answer = Acknowledgement.OVER
+        if pending is not None:
+            answer = pending.acknowledge_coordinator(operator_id, state)
+        if pending is None or answer is not Acknowledgement.SUCCESS:
+            is_kept = self._is_complete(checkpoint_id) or answer is Acknowledgement.DUPLICATE
+            return [] if is_kept or state is None else self._discard_state((state,))
+        return self._call_hooks(pending, now) if pending.are_coordinators_acknowledged else []
+
+    def _is_complete(self, checkpoint_id: int) -> bool:
+        """And still needed."""
+        is_retained = self._completed.find(checkpoint_id) is not None
+        return is_retained or checkpoint_id in self._savepoints
+
+    def coordinator_declined(
+        self, checkpoint_id: int, operator_id: str, cause: str, now: float
+    ) -> Actions:
+        """The coordinator of an operator cannot make its cut."""
+        pending = self._triggering
+        if pending is None or pending.checkpoint_id != checkpoint_id:
+            return []
+        cause = f"the coordinator of operator {operator_id}: {cause}"
+        return self._abort_and_go_on(pending, Reason.TRIGGER_CHECKPOINT_FAILURE, cause, now)
+
+    def _call_hooks(self, pending: PendingCheckpoint, now: float) -> Actions:
+        if not pending.hook_ids:
+            return self._trigger_tasks(pending, now)
+        pending.phase = PendingPhase.MASTER_HOOKS
+        return [TriggerMasterHooks(pending.checkpoint_id, pending.timestamp, pending.hook_ids)]
+
+    def master_state_taken(
+        self, checkpoint_id: int, hook_id: str, data: bytes | None, now: float
+    ) -> Actions:
+        """A master hook has been called; None: it has no state."""
+        pending = self._triggering
+        if (
+            pending is None
+            or pending.checkpoint_id != checkpoint_id
+            or pending.phase is not PendingPhase.MASTER_HOOKS
+            or pending.acknowledge_master_state(hook_id, data) is not Acknowledgement.SUCCESS
+            or not pending.are_master_states_acknowledged
+        ):
+            return []
+        return self._trigger_tasks(pending, now)
+
+    def master_hook_failed(
+        self, checkpoint_id: int, hook_id: str, cause: str, now: float
+    ) -> Actions:
+        """It raised, or what it gave cannot be stored (CP-31)."""
+        pending = self._triggering
+        if pending is None or pending.checkpoint_id != checkpoint_id:
+            return []
+        cause = f"the master hook {hook_id!r}: {cause}"
+        return self._abort_and_go_on(pending, Reason.TRIGGER_CHECKPOINT_FAILURE, cause, now)
+
+    def _trigger_tasks(self, pending: PendingCheckpoint, now: float) -> Actions:
+        self._triggering = None
+        pending.phase = PendingPhase.TASKS
+        properties = pending.properties
+        is_incremental = self._configuration.is_incremental and not self._must_be_whole
+        trigger = TriggerTasks(
+            pending.checkpoint_id,
+            pending.timestamp,
+            properties,
+            pending.directory,
+            pending.plan.to_trigger,
+            None if self.latest is None else self.latest.checkpoint_id,
+            properties.is_savepoint or not is_incremental,
+        )
+        return [trigger, *self._begin_next(now)]
+
+    # --- answers of tasks -------------------------------------------------------------------------
+
+    def acknowledged(self, message: AcknowledgeCheckpoint, now: float) -> Actions:
+        """A task has written its state."""
+        if message.job_id != self._job_id:
+            return []
+        pending = self._pending.get(message.checkpoint_id)
+        if pending is None:
+            return self._late(message)
+        answer = pending.acknowledge_task(message.attempt_id, message.state)
+        if answer is Acknowledgement.DUPLICATE:
+            return []
+        if answer is not Acknowledgement.SUCCESS:
+            return self._discard_state(_locations(message.state))
+        if message.state is not None:
+            operator = pending.unknown_operator(message.attempt_id, message.state)
+            if operator is not None:
+                text = f"{message.attempt_id} has state of an operator that is not its: {operator}"
+                return self._abort_and_go_on(pending, Reason.CHECKPOINT_DECLINED, text, now)
+        if not pending.is_fully_acknowledged:
+            return []
+        lost = pending.lost_by_finished_tasks()
+        if lost is not None:
+            reason = Reason.CHECKPOINT_DECLINED_TASK_CLOSING
+            return self._abort_and_go_on(pending, reason, lost, now)
+        self._to_store.append(pending)
+        return self._store_next()
+
+    def _late(self, message: AcknowledgeCheckpoint) -> Actions:
+        """Of a checkpoint that is over, or was never begun by this JobMaster.
+
+        What a complete one consists of stays.  So does what may be a savepoint's: an earlier
+        JobMaster may have completed that, and it is its user's.
+        """
+        checkpoint_id = message.checkpoint_id
+        if self._aborted.awaits(checkpoint_id, message.attempt_id):
+            directories = self._aborted.answered(checkpoint_id, message.attempt_id)
+            actions = self._discard_state(_locations(message.state))
+            return actions + list(map(DiscardDirectory, directories))
+        if message.is_savepoint:
+            return []
+        retained = self._completed.find(checkpoint_id)
+        used = set() if retained is None else set(state_locations(retained.metadata))
+        return self._discard_state(at for at in _locations(message.state) if at not in used)
+
+    def declined(self, message: DeclineCheckpoint, now: float) -> Actions:
+        """A task takes no part; nothing of it writes for this checkpoint any more."""
+        if message.job_id != self._job_id:
+            return []
+        checkpoint_id, attempt_id = message.checkpoint_id, message.attempt_id
+        actions: Actions = []
+        pending = self._pending.get(checkpoint_id)
+        if (
+            pending is not None
+            and pending.phase is not PendingPhase.STORING
+            and attempt_id in pending.plan.running
+        ):
+            cause = f"{attempt_id}: {message.text or message.reason.value}"
+            actions += self._abort(pending, message.reason, cause, now)
+        directories = self._aborted.answered(checkpoint_id, attempt_id)
+        actions += map(DiscardDirectory, directories)
+        return actions + self._begin_next(now)
+
+    def tasks_ended(
+        self, attempts: Iterable[ExecutionAttemptID], *, is_finished: bool, now: float
+    ) -> Actions:
+        """Attempts are over, and answer nothing any more."""
+        attempts = frozenset(attempts)
+        reason = Reason.CHECKPOINT_DECLINED_TASK_CLOSING if is_finished else Reason.TASK_FAILURE
+        actions: Actions = []
+        for pending in tuple(self._pending.values()):
+            missing = next((a for a in pending.awaited_tasks() if a in attempts), None)
+            if missing is not None:
+                actions += self._abort(pending, reason, str(missing), now)
+        actions += map(DiscardDirectory, self._aborted.ended(attempts))
+        return actions + self._begin_next(now)
+
+    # --- completion -------------------------------------------------------------------------------
+
+    def _store_next(self) -> Actions:
+        if self._storing is not None or not self._to_store:
+            return []
+        pending = self._storing = self._to_store.popleft()
+        return [StoreCheckpoint(pending.finalize(), pending.properties, pending.directory)]
+
+    def checkpoint_stored(self, stored: StoreCheckpoint, path: str, now: float) -> Actions:
+        """A StoreCheckpoint is carried out; *path* is that of the metadata."""
+        pending = self._take_stored(stored)
+        if pending is None:
+            return []
+        checkpoint = CompletedCheckpoint(stored.metadata, pending.properties, path)
+        checkpoint_id = pending.checkpoint_id
+        self._statistics.completed(pending, checkpoint, self._registry, now)
+        actions: Actions = []
+        if pending.request.request_id is not None:
+            actions.append(SnapshotFinished(pending.request.request_id, path, checkpoint_id))
+        if pending.properties.is_savepoint:
+            self._savepoints.add(checkpoint_id)
+        if self._end is not None:
+            return actions + self._stored_after_the_end(checkpoint)
+        self._periodic.checkpoint_over(now)
+        self._failures.completed(checkpoint_id)
+        if pending.properties.is_recovered_from:
+            actions += self._add_completed(pending, checkpoint, now)
+        actions += self._discard_files(self._registry.pending_over(checkpoint_id))
+        actions += self._store_next()
+        return [*actions, *self._ready_to_restore(), *self._begin_next(now)]
+
+    def _stored_after_the_end(self, checkpoint: CompletedCheckpoint) -> Actions:
+        """It was too late to be given up, and is treated as the others were."""
+        assert self._end is not None
+        self._register(checkpoint)
+        actions = self._discard_files(self._registry.pending_over(checkpoint.checkpoint_id))
+        if checkpoint.properties.is_discarded_at(self._end):
+            actions += self._discard(checkpoint)
+        elif checkpoint.properties.is_recovered_from:
+            self._completed.recover((*self._completed.retained, checkpoint))
+        return [*actions, CloseCheckpointStores(self._end)]
+
+    def _add_completed(
+        self, pending: PendingCheckpoint, checkpoint: CompletedCheckpoint, now: float
+    ) -> Actions:
+        """The job goes on from it from now on; tasks commit."""
+        checkpoint_id = checkpoint.checkpoint_id
+        self._register(checkpoint)
+        subsumed = self._completed.add(checkpoint)
+        self._must_be_whole = False
+        actions: Actions = []
+        for earlier in tuple(self._pending.values()):
+            if earlier.checkpoint_id < checkpoint_id and not earlier.properties.is_savepoint:
+                actions += self._abort(earlier, Reason.CHECKPOINT_SUBSUMED, "", now)
+        actions.append(
+            NotifyCheckpointComplete(
+                checkpoint_id,
+                pending.timestamp,
+                tuple(pending.plan.running),
+                pending.coordinators,
+                subsumed[-1].checkpoint_id if subsumed else None,
+            )
+        )
+        for each in subsumed:
+            if each.properties.is_discarded_when_subsumed:
+                actions += self._discard(each)
+            else:
+                self._registry.unregister(each.checkpoint_id, ())
+                actions.append(ForgetCheckpoint(each))
+        return actions
+
+    def checkpoint_not_stored(self, stored: StoreCheckpoint, cause: str, now: float) -> Actions:
+        """It is certain that nobody will ever recover it."""
+        pending = self._take_stored(stored)
+        if pending is None:
+            return []
+        self._pending[pending.checkpoint_id] = pending
+        actions = self._abort(pending, Reason.FINALIZE_CHECKPOINT_FAILURE, cause, now)
+        if self._end is not None:
+            return [*actions, CloseCheckpointStores(self._end)]
+        actions += self._store_next()
+        return [*actions, *self._ready_to_restore(), *self._begin_next(now)]
+
+    def _take_stored(self, stored: StoreCheckpoint) -> PendingCheckpoint | None:
+        pending = self._storing
+        if pending is None or pending.checkpoint_id != stored.metadata.checkpoint_id:
+            return None
+        self._storing = None
+        del self._pending[pending.checkpoint_id]
+        return pending
+
+    # --- the end of checkpoints -------------------------------------------------------------------
+
+    def _expire(self, number: int, now: float) -> Actions:
+        if self._preparing is not None and self._preparing.number == number:
+            return self._give_up_preparation(Reason.CHECKPOINT_EXPIRED, "") + self._begin_next(now)
+        pending = next((p for p in self._pending.values() if p.number == number), None)
+        if pending is None or pending.phase is PendingPhase.STORING:
+            return []
+        missing = pending.awaited_tasks()
+        cause = f"{len(missing)} tasks have not acknowledged it" if missing else ""
+        return self._abort_and_go_on(pending, Reason.CHECKPOINT_EXPIRED, cause, now)
+
+    def _abort_all(self, reason: Reason, cause: str, now: float) -> Actions:
+        """But for one that may be durable."""
+        actions = self._give_up_preparation(reason, cause)
+        for pending in tuple(self._pending.values()):
+            if pending.phase is not PendingPhase.STORING:
+                actions += self._abort(pending, reason, cause, now)
+        for request in self._decider.drain():
+            actions += self._refuse(request, reason, cause)
+        return actions
+
+    def _abort_and_go_on(
+        self, pending: PendingCheckpoint, reason: Reason, cause: str, now: float
+    ) -> Actions:
+        return self._abort(pending, reason, cause, now) + self._begin_next(now)
+
+    def _abort(self, pending: PendingCheckpoint, reason: Reason, cause: str, now: float) -> Actions:
+        checkpoint_id = pending.checkpoint_id
+        properties = pending.properties
+        is_triggered = pending.is_triggered
+        awaited = pending.awaited_tasks() if is_triggered else ()
+        if self._triggering is pending:
+            self._triggering = None
+        if pending in self._to_store:
+            self._to_store.remove(pending)
+        if properties.is_synchronous:
+            self._is_stopped_with_savepoint = False
+        del self._pending[checkpoint_id]
+        received = pending.abort()
+        actions: Actions = [
+            NotifyCheckpointAborted(
+                checkpoint_id,
+                None if self.latest is None else self.latest.checkpoint_id,
+                tuple(pending.plan.running) if is_triggered else (),
+                pending.coordinators,
+            ),
+            *self._discard_state(received),
+            *map(DiscardDirectory, self._aborted.add(checkpoint_id, pending.directory, awaited)),
+            *self._discard_files(self._registry.pending_over(checkpoint_id)),
+            *self._refuse(pending.request, reason, cause, checkpoint_id),
+        ]
+        error = CheckpointError(self._job_id, reason, checkpoint_id, cause)
+        self._statistics.failed(pending, error.text, now)
+        return actions + self._fail_job(
+            properties, reason, checkpoint_id, cause, is_triggered=is_triggered
+        )
+
+    def _fail_job(
+        self,
+        properties: CheckpointProperties,
+        reason: Reason,
+        checkpoint_id: int | None,
+        cause: str,
+        *,
+        is_triggered: bool,
+    ) -> Actions:
+        text = self._failures.failed(properties, reason, checkpoint_id, is_triggered=is_triggered)
+        if text is None or self._end is not None:
+            return []
+        error = CheckpointError(self._job_id, reason, checkpoint_id, cause)
+        return [CheckpointsFailJob(error, f"{text}: {error.text}")]
+
+    # --- state that nobody needs ------------------------------------------------------------------
+
+    def _discard_state(self, locations: Iterable[StateLocation]) -> Actions:
+        """What was received for a checkpoint that is not complete; what it shares with complete
+        ones stays."""
+        return self._discard_files(
+            at
+            for at in dict.fromkeys(locations)
+            if isinstance(at, FileState) and not self._registry.knows(at.path)
+        )
+
+    def _discard_files(self, files: Iterable[FileState]) -> Actions:
+        files = tuple(files)
+        return [DiscardFiles(files)] if files else []
+
+    def _register(self, checkpoint: CompletedCheckpoint) -> None:
+        is_foreign = checkpoint.properties.is_savepoint
+        files = shared_files(checkpoint)
+        self._registry.register(checkpoint.checkpoint_id, files, is_foreign=is_foreign)
+
+    def _discard(self, checkpoint: CompletedCheckpoint) -> Actions:
+        unused = self._registry.unregister(checkpoint.checkpoint_id, self._pending)
+        return [DiscardCheckpoint(checkpoint), *self._discard_files(unused)]
+
+    # --- restore ----------------------------------------------------------------------------------
+
+    def recovered(self, checkpoints: Iterable[CompletedCheckpoint]) -> None:
+        """What an earlier JobMaster has left; before anything else (CP-28)."""
+        self._completed.recover(checkpoints)
+        for checkpoint in self._completed.retained:
+            self._register(checkpoint)
+            self._last_id = max(self._last_id, checkpoint.checkpoint_id)
+            self._last_timestamp = max(self._last_timestamp, checkpoint.metadata.timestamp)
+
+    def start_from_savepoint(
+        self, savepoint: CompletedCheckpoint, vertices: Sequence[RestoredVertex]
+    ) -> Actions:
+        """The job starts from it, unless there are checkpoints of its own (JM-09).
+
+        Raises:
+            StateRestoreError: the job does not fit the savepoint.
+        """
+        if self._completed.latest is not None:
+            return []
+        self._assign(savepoint, vertices)
+        self.recovered((savepoint,))
+        return [AddRestoredSavepoint(savepoint)]
+
+    def prepare_restore(self, cause: str, now: float) -> Actions:
+        """Tasks are going to be restarted: what is not complete is given up.  ReadyToRestore says
+        when ``restore`` can be called."""
+        actions = self._abort_all(Reason.JOB_FAILOVER_REGION, cause, now)
+        self._is_restore_awaited = True
+        return actions + self._ready_to_restore()
+
+    def _ready_to_restore(self) -> Actions:
+        is_ready = self._is_restore_awaited and self._storing is None
+        return [ReadyToRestore()] if is_ready else []
+
+    def restore(
+        self,
+        vertices: Sequence[RestoredVertex],
+        tasks: Iterable[tuple[JobVertexID, int]],
+        *,
+        is_global: bool,
+        is_required: bool = False,
+    ) -> Restored:
+        """What new attempts of these subtasks begin with.  *is_global*: coordinators and master
+        hooks go back, too; otherwise coordinators are told which of their subtasks do.
+
+        Raises:
+            StateRestoreError: the job does not fit the checkpoint; or there is none and one
+                *is_required* (CP-34).
+            IllegalTransitionError: a checkpoint may become complete that was begun before.
+        """
+        if self._storing is not None:
+            raise IllegalTransitionError(
+                f"job {self._job_id} cannot be restored: it is not known yet whether checkpoint "
+                f"{self._storing.checkpoint_id} is stored"
+            )
+        self._is_restore_awaited = False
+        self._is_stopped_with_savepoint = False
+        tasks = tuple(tasks)
+        latest = self._completed.latest
+        if latest is None:
+            if is_required:
+                raise StateRestoreError(self._job_id, NO_CHECKPOINTS_LEFT)
+            return Restored(None, {}, {}, self._begin_anew(vertices, tasks, is_global=is_global))
+        assignment = self._assign(latest, vertices)
+        states = {task: assignment.of_subtask(*task) for task in tasks}
+        actions: Actions
+        if is_global:
+            given: dict[str, StateLocation | None] = dict.fromkeys(self._coordinators)
+            given.update(assignment.coordinators())
+            actions = [RestoreCoordinators(latest.checkpoint_id, given)] if given else []
+            hooks = self._hooks.states_to_restore(
+                self._job_id,
+                latest.metadata.master_states,
+                allow_non_restored_state=self._allow_non_restored_state,
+            )
+            if hooks:
+                actions.append(RestoreMasterHooks(latest.checkpoint_id, hooks))
+        else:
+            actions = self._reset_subtasks(latest.checkpoint_id, vertices, tasks)
+        self._must_be_whole |= latest.properties.is_savepoint
+        self._statistics.restored(latest.checkpoint_id)
+        found = {task: state for task, state in states.items() if state is not None}
+        return Restored(latest.checkpoint_id, found, assignment.max_parallelism, actions)
+
+    def _assign(
+        self, checkpoint: CompletedCheckpoint, vertices: Sequence[RestoredVertex]
+    ) -> StateAssignment:
+        return StateAssignment(
+            self._job_id,
+            checkpoint.metadata,
+            vertices,
+            allow_non_restored_state=self._allow_non_restored_state,
+        )
+
+    def _begin_anew(
+        self,
+        vertices: Sequence[RestoredVertex],
+        tasks: Sequence[tuple[JobVertexID, int]],
+        *,
+        is_global: bool,
+    ) -> Actions:
+        if not is_global:
+            return self._reset_subtasks(None, vertices, tasks)
+        actions: Actions = []
+        if self._coordinators:
+            actions.append(RestoreCoordinators(None, dict.fromkeys(self._coordinators)))
+        if self._hooks.hook_ids:
+            actions.append(ResetMasterHooks())
+        return actions
+
+    def _reset_subtasks(
+        self,
+        checkpoint_id: int | None,
+        vertices: Sequence[RestoredVertex],
+        tasks: Sequence[tuple[JobVertexID, int]],
+    ) -> Actions:
+        operators = {v.vertex_id: v.operators for v in vertices}
+        reset: dict[str, list[int]] = {}
+        for vertex_id, subtask in tasks:
+            for operator in operators[vertex_id]:
+                if operator.operator_id in self._coordinators:
+                    reset.setdefault(operator.operator_id, []).append(subtask)
+        if not reset:
+            return []
+        subtasks = {operator: tuple(of_operator) for operator, of_operator in reset.items()}
+        return [ResetCoordinatorSubtasks(checkpoint_id, subtasks)]
+
+
+def shared_files(checkpoint: CompletedCheckpoint) -> list[FileState]:
+    """The files of a checkpoint that later ones may refer to."""
+    return [
+        file
+        for operator in checkpoint.metadata.operators
+        for subtask in operator.subtasks
+        for file in subtask.state.shared_files()
+    ]
+
+
+def _locations(state: TaskState | None) -> list[StateLocation]:
+    return [] if state is None else locations_of(state)

@@ -1,0 +1,53 @@
+"""Master hooks: what is called beside the JobMaster with each checkpoint, and at each restore."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from flinkray.checkpoint.metadata import MasterState
+from flinkray.core.ids import JobID
+from flinkray.scheduler.checkpoints.errors import StateRestoreError
+
+
+class MasterHooks:
+    """The hooks of a job, by their ids."""
+
+    def __init__(self) -> None:
+        self._hook_ids: dict[str, None] = {}
+        self.are_initialized = False
+
+    @property
+    def hook_ids(self) -> tuple[str, ...]:
+        """In the order in which they were registered."""
+        return tuple(self._hook_ids)
+
+    def register(self, hook_id: str) -> bool:
+        """Whether there was none of that id.
+
+        Raises:
+            ValueError: the id is empty.
+        """
+        if not hook_id:
+            raise ValueError("a master hook needs an id")
+        if hook_id in self._hook_ids:
+            return False
+        self._hook_ids[hook_id] = None
+        return True
+
+    def states_to_restore(
+        self, job_id: JobID, states: Iterable[MasterState], *, allow_non_restored_state: bool
+    ) -> dict[str, bytes | None]:
+        """What each hook is to be restored with.
+
+        Raises:
+            StateRestoreError: there is state of a hook that the job does not have.
+        """
+        found = {state.hook_id: state.data for state in states}
+        unknown = [hook_id for hook_id in found if hook_id not in self._hook_ids]
+        if unknown and not allow_non_restored_state:
+            raise StateRestoreError(
+                job_id,
+                f"there is state of the master hook {unknown[0]!r}, which the job does not have: "
+                "register it, or allow non-restored state (--allow-non-restored-state)",
+            )
+        return {hook_id: found.get(hook_id) for hook_id in self._hook_ids}

@@ -1,0 +1,249 @@
+"""A checkpoint that is being taken: who has acknowledged it, and with what."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from flinkray.checkpoint.handles import (
+    OperatorStateMode,
+    OperatorSubtaskState,
+    StateLocation,
+    TaskState,
+)
+from flinkray.checkpoint.metadata import (
+    CheckpointedOperator,
+    CheckpointedSubtask,
+    CheckpointMetadata,
+    MasterState,
+)
+from flinkray.core.errors import IllegalTransitionError
+from flinkray.core.ids import ExecutionAttemptID, JobID
+from flinkray.scheduler.checkpoints.plan import CheckpointPlan, PlannedVertex
+from flinkray.scheduler.checkpoints.request_decider import CheckpointRequest
+
+
+class PendingPhase(Enum):
+    """How far it is.  Operator coordinators go before master hooks, and both before tasks."""
+
+    COORDINATORS = "coordinators"
+    MASTER_HOOKS = "master hooks"
+    TASKS = "tasks"
+    STORING = "storing"
+    OVER = "over"
+
+
+class Acknowledgement(Enum):
+    """What an acknowledgement meant."""
+
+    SUCCESS = "success"
+    DUPLICATE = "duplicate"
+    UNKNOWN = "unknown"
+    """It is of somebody who is not waited for."""
+    OVER = "over"
+    """The checkpoint is over."""
+
+
+class PendingCheckpoint:
+    """It is complete when all tasks, operator coordinators and master hooks have acknowledged."""
+
+    def __init__(
+        self,
+        job_id: JobID,
+        checkpoint_id: int,
+        request: CheckpointRequest,
+        plan: CheckpointPlan,
+        *,
+        number: int,
+        begun_at: float,
+        timestamp: int,
+        directory: str,
+        coordinators: tuple[str, ...],
+        hook_ids: tuple[str, ...],
+    ) -> None:
+        """*number*: of the attempt to take it; *coordinators*: by the operators' ids."""
+        self._job_id = job_id
+        self.checkpoint_id = checkpoint_id
+        self.request = request
+        self.properties = request.properties
+        self.plan = plan
+        self.number = number
+        self.begun_at = begun_at
+        """Monotonic seconds."""
+        self.timestamp = timestamp
+        self.directory = directory
+        self.coordinators = coordinators
+        self.hook_ids = hook_ids
+        self.phase = PendingPhase.COORDINATORS
+        self._tasks: dict[ExecutionAttemptID, TaskState | None] = {}
+        self._coordinators: dict[str, StateLocation | None] = {}
+        self._hooks: dict[str, bytes | None] = {}
+
+    # --- acknowledgements -------------------------------------------------------------------------
+
+    def acknowledge_task(
+        self, attempt_id: ExecutionAttemptID, state: TaskState | None
+    ) -> Acknowledgement:
+        if self.phase is PendingPhase.OVER:
+            return Acknowledgement.OVER
+        if attempt_id not in self.plan.running or not self.is_triggered:
+            return Acknowledgement.UNKNOWN
+        if attempt_id in self._tasks:
+            return Acknowledgement.DUPLICATE
+        self._tasks[attempt_id] = state
+        return Acknowledgement.SUCCESS
+
+    def acknowledge_coordinator(
+        self, operator_id: str, state: StateLocation | None
+    ) -> Acknowledgement:
+        if self.phase is PendingPhase.OVER:
+            return Acknowledgement.OVER
+        if operator_id not in self.coordinators:
+            return Acknowledgement.UNKNOWN
+        if operator_id in self._coordinators:
+            return Acknowledgement.DUPLICATE
+        self._coordinators[operator_id] = state
+        return Acknowledgement.SUCCESS
+
+    def acknowledge_master_state(self, hook_id: str, data: bytes | None) -> Acknowledgement:
+        if self.phase is PendingPhase.OVER:
+            return Acknowledgement.OVER
+        if hook_id not in self.hook_ids:
+            return Acknowledgement.UNKNOWN
+        if hook_id in self._hooks:
+            return Acknowledgement.DUPLICATE
+        self._hooks[hook_id] = data
+        return Acknowledgement.SUCCESS
+
+    @property
+    def are_coordinators_acknowledged(self) -> bool:
+        return len(self._coordinators) == len(self.coordinators)
+
+    @property
+    def are_master_states_acknowledged(self) -> bool:
+        return len(self._hooks) == len(self.hook_ids)
+
+    @property
+    def is_fully_acknowledged(self) -> bool:
+        """By tasks, operator coordinators and master hooks (CP-26)."""
+        return (
+            self.are_coordinators_acknowledged
+            and self.are_master_states_acknowledged
+            and len(self._tasks) == len(self.plan.running)
+        )
+
+    @property
+    def is_triggered(self) -> bool:
+        """Whether tasks were told."""
+        return self.phase in (PendingPhase.TASKS, PendingPhase.STORING)
+
+    @property
+    def number_acknowledged(self) -> int:
+        """Tasks."""
+        return len(self._tasks)
+
+    def awaited_tasks(self) -> list[ExecutionAttemptID]:
+        """Those that have not acknowledged."""
+        return [attempt for attempt in self.plan.running if attempt not in self._tasks]
+
+    def unknown_operator(self, attempt_id: ExecutionAttemptID, state: TaskState) -> str | None:
+        """An operator that the task has state of and should not have."""
+        vertex, _ = self.plan.running[attempt_id]
+        known = {operator.operator_id for operator in self.plan.vertices[vertex].operators}
+        return next((each for each in state.operators if each not in known), None)
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def abort(self) -> list[StateLocation]:
+        """Give it up: the state that was received, which is to be discarded; a second time nothing
+        (CP-24)."""
+        if self.phase is PendingPhase.OVER:
+            return []
+        self.phase = PendingPhase.OVER
+        locations = [location for location in self._coordinators.values() if location is not None]
+        for state in self._tasks.values():
+            if state is not None:
+                locations += locations_of(state)
+        return locations
+
+    def lost_by_finished_tasks(self) -> str | None:
+        """Why it cannot be complete although all have acknowledged: a union state whose elements of
+        finished subtasks would be missing, though all are to see them."""
+        for attempt, state in self._tasks.items():
+            vertex = self.plan.vertices[self.plan.running[attempt][0]]
+            if state is None or not vertex.finished:
+                continue
+            for operator in vertex.operators:
+                of_operator = state.operators.get(operator.operator_id)
+                if of_operator is not None and _has_union_state(of_operator):
+                    return (
+                        f"the operator {operator} has union state, and some of its subtasks have "
+                        "finished"
+                    )
+        return None
+
+    def finalize(self) -> CheckpointMetadata:
+        """What is to be stored.
+
+        Raises:
+            IllegalTransitionError: somebody has not acknowledged, or it is over.
+        """
+        if self.phase is PendingPhase.OVER or not self.is_fully_acknowledged:
+            raise IllegalTransitionError(
+                f"checkpoint {self.checkpoint_id} of job {self._job_id} cannot be stored: it is "
+                f"{self.phase.value}, and {len(self.awaited_tasks())} tasks have not acknowledged"
+            )
+        self.phase = PendingPhase.STORING
+        places = {place: attempt for attempt, place in self.plan.running.items()}
+        return CheckpointMetadata(
+            self._job_id,
+            self.checkpoint_id,
+            self.timestamp,
+            self.properties.kind,
+            tuple(
+                self._operator(number, vertex, index, places)
+                for number, vertex in enumerate(self.plan.vertices)
+                for index in range(len(vertex.operators))
+            ),
+            tuple(MasterState(h, data) for h, data in self._hooks.items() if data is not None),
+        )
+
+    def _operator(
+        self,
+        number: int,
+        vertex: PlannedVertex,
+        index: int,
+        places: dict[tuple[int, int], ExecutionAttemptID],
+    ) -> CheckpointedOperator:
+        operator = vertex.operators[index]
+        subtasks = []
+        for subtask in range(vertex.parallelism):
+            state, is_finished = OperatorSubtaskState(), subtask in vertex.finished
+            if not is_finished:
+                of_task = self._tasks[places[number, subtask]]
+                if of_task is not None:
+                    state = of_task.operators.get(operator.operator_id, state)
+                    is_finished = of_task.is_finished
+            if is_finished or not state.is_empty:
+                subtasks.append(CheckpointedSubtask(subtask, state, is_finished))
+        return CheckpointedOperator(
+            operator.operator_id,
+            operator.name,
+            operator.uid,
+            vertex.parallelism,
+            vertex.max_parallelism,
+            tuple(subtasks),
+            self._coordinators.get(operator.operator_id),
+        )
+
+
+def _has_union_state(state: OperatorSubtaskState) -> bool:
+    return any(
+        named.mode is OperatorStateMode.UNION
+        for handle in state.operator_state
+        for named in handle.states
+    )
+
+
+def locations_of(state: TaskState) -> list[StateLocation]:
+    """Of all of a task's state."""
+    return [location for each in state.operators.values() for location in each.locations()]

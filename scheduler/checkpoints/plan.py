@@ -1,0 +1,144 @@
+"""Which tasks take part in a checkpoint, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from flinkray.core.errors import FlinkRayError
+from flinkray.core.ids import ExecutionAttemptID, JobVertexID
+from flinkray.scheduler.checkpoints.restored_vertices import VertexOperator
+from flinkray.scheduler.shared.states import ExecutionState
+
+
+class VertexInput(Protocol):
+    """A vertex reads another one."""
+
+    @property
+    def producer(self) -> int:
+        """Its number among the vertices."""
+
+    def producers_of(self, subtask_index: int) -> range:
+        """The producer's subtasks that a subtask reads."""
+
+
+class CheckpointedVertex(Protocol):
+    """What a plan has to know of a job vertex in execution."""
+
+    @property
+    def vertex_id(self) -> JobVertexID: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def parallelism(self) -> int: ...
+
+    @property
+    def max_parallelism(self) -> int: ...
+
+    @property
+    def operators(self) -> tuple[VertexOperator, ...]: ...
+
+    @property
+    def inputs(self) -> Sequence[VertexInput]: ...
+
+    def attempt(self, subtask_index: int) -> ExecutionAttemptID:
+        """The current one."""
+
+    def state(self, subtask_index: int) -> ExecutionState:
+        """Of the current attempt."""
+
+
+class CheckpointedTopology(Protocol):
+    """What a plan has to know of an execution graph."""
+
+    @property
+    def vertices(self) -> Sequence[CheckpointedVertex]:
+        """Each after those that it reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedVertex:
+    """A vertex as it was when the checkpoint began."""
+
+    vertex_id: JobVertexID
+    name: str
+    parallelism: int
+    max_parallelism: int
+    operators: tuple[VertexOperator, ...]
+    finished: frozenset[int]
+    """Subtasks that have nothing to do any more, and take no part."""
+
+
+Place = tuple[int, int]
+"""Number of the vertex, index of the subtask."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPlan:
+    """Attempts are named in the order of vertices and subtasks."""
+
+    vertices: tuple[PlannedVertex, ...]
+    to_trigger: tuple[ExecutionAttemptID, ...]
+    """Those that nothing sends barriers to: sources, or what reads finished tasks only."""
+    running: Mapping[ExecutionAttemptID, Place]
+    """All others get barriers.  Each of these is waited for, and told what becomes of it."""
+
+
+class TasksMissingError(FlinkRayError):
+    """There can be no checkpoint now; the text says because of which task."""
+
+    retryable = True
+
+
+def calculate_plan(topology: CheckpointedTopology, *, allows_finished: bool) -> CheckpointPlan:
+    """
+    Raises:
+        TasksMissingError: a task does not run (yet, or any more); *allows_finished*: and has not
+            finished either.
+    """
+    planned: list[PlannedVertex] = []
+    to_trigger: list[ExecutionAttemptID] = []
+    running: dict[ExecutionAttemptID, Place] = {}
+    for number, vertex in enumerate(topology.vertices):
+        finished = frozenset(
+            subtask
+            for subtask in range(vertex.parallelism)
+            if _is_finished(vertex, subtask, allows_finished)
+        )
+        for subtask in range(vertex.parallelism):
+            if subtask in finished:
+                continue
+            attempt = vertex.attempt(subtask)
+            running[attempt] = (number, subtask)
+            if not any(
+                producer not in planned[edge.producer].finished
+                for edge in vertex.inputs
+                for producer in edge.producers_of(subtask)
+            ):
+                to_trigger.append(attempt)
+        planned.append(
+            PlannedVertex(
+                vertex.vertex_id,
+                vertex.name,
+                vertex.parallelism,
+                vertex.max_parallelism,
+                vertex.operators,
+                finished,
+            )
+        )
+    if not running:
+        raise TasksMissingError("all tasks have finished")
+    return CheckpointPlan(tuple(planned), tuple(to_trigger), running)
+
+
+def _is_finished(vertex: CheckpointedVertex, subtask: int, allows_finished: bool) -> bool:
+    state = vertex.state(subtask)
+    if state is ExecutionState.RUNNING:
+        return False
+    if state is ExecutionState.FINISHED and allows_finished:
+        return True
+    task = f"{vertex.name} ({subtask + 1}/{vertex.parallelism})"
+    raise TasksMissingError(f"{task} is {state.value}")

@@ -1,0 +1,161 @@
+"""What people are told of a job's checkpoints."""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+
+from flinkray.checkpoint.handles import FileState, StateLocation
+from flinkray.checkpoint.metadata import CheckpointMetadata
+from flinkray.core.message import message, register
+from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
+from flinkray.scheduler.checkpoints.pending_checkpoint import PendingCheckpoint
+from flinkray.scheduler.checkpoints.shared_state_registry import SharedStateRegistry
+
+HISTORY = 10
+"""Checkpoints that are over and still shown; as Flink's ``web.checkpoints.history``."""
+
+
+@register
+class CheckpointStatus(Enum):
+    """How far a checkpoint is."""
+
+    IN_PROGRESS = "IN_PROGRESS"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+
+
+@message
+class CheckpointStatistics:
+    """One checkpoint or savepoint.  Times are seconds, sizes bytes."""
+
+    checkpoint_id: int
+    status: CheckpointStatus
+    is_savepoint: bool
+    timestamp: int
+    """When it was triggered: milliseconds since 1970."""
+    duration: float
+    number_of_subtasks: int
+    """That were to acknowledge it."""
+    acknowledged_subtasks: int
+    state_size: int = 0
+    checkpointed_size: int = 0
+    """Without what earlier checkpoints had written."""
+    path: str | None = None
+    failure: str | None = None
+
+
+@message
+class CheckpointsOverview:
+    """All checkpoints of a job, since this JobMaster runs it."""
+
+    in_progress: int
+    completed: int
+    failed: int
+    restored: int
+    latest_completed: CheckpointStatistics | None
+    latest_savepoint: CheckpointStatistics | None
+    latest_failed: CheckpointStatistics | None
+    latest_restored: int | None
+    """Its id."""
+    history: tuple[CheckpointStatistics, ...]
+    """Newest first; those in progress before all others."""
+
+
+class CheckpointStatsTracker:
+    """Counts, and the newest few."""
+
+    def __init__(self) -> None:
+        self._completed = self._failed = self._restored = 0
+        self._latest_completed: CheckpointStatistics | None = None
+        self._latest_savepoint: CheckpointStatistics | None = None
+        self._latest_failed: CheckpointStatistics | None = None
+        self._latest_restored: int | None = None
+        self._history: deque[CheckpointStatistics] = deque(maxlen=HISTORY)
+
+    def completed(
+        self,
+        pending: PendingCheckpoint,
+        checkpoint: CompletedCheckpoint,
+        registry: SharedStateRegistry,
+        now: float,
+    ) -> None:
+        """Before its files are registered."""
+        locations = state_locations(checkpoint.metadata)
+        sizes = {location: location.size for location in locations}
+        old = sum(
+            s for at, s in sizes.items() if isinstance(at, FileState) and registry.knows(at.path)
+        )
+        size = sum(sizes.values())
+        statistics = _statistics(
+            pending, CheckpointStatus.COMPLETED, now, size, size - old, checkpoint.path
+        )
+        self._completed += 1
+        if pending.properties.is_savepoint:
+            self._latest_savepoint = statistics
+        else:
+            self._latest_completed = statistics
+        self._history.appendleft(statistics)
+
+    def failed(self, pending: PendingCheckpoint, failure: str, now: float) -> None:
+        """It had an id; what fails before that is only counted."""
+        self._failed += 1
+        statistics = _statistics(pending, CheckpointStatus.FAILED, now, failure=failure)
+        self._latest_failed = statistics
+        self._history.appendleft(statistics)
+
+    def failed_without_id(self) -> None:
+        self._failed += 1
+
+    def restored(self, checkpoint_id: int) -> None:
+        self._restored += 1
+        self._latest_restored = checkpoint_id
+
+    def overview(self, pending: list[PendingCheckpoint], now: float) -> CheckpointsOverview:
+        running = [_statistics(each, CheckpointStatus.IN_PROGRESS, now) for each in pending]
+        return CheckpointsOverview(
+            len(running),
+            self._completed,
+            self._failed,
+            self._restored,
+            self._latest_completed,
+            self._latest_savepoint,
+            self._latest_failed,
+            self._latest_restored,
+            (*reversed(running), *self._history),
+        )
+
+
+def state_locations(metadata: CheckpointMetadata) -> list[StateLocation]:
+    """Where all of a checkpoint's state is."""
+    locations: list[StateLocation] = []
+    for operator in metadata.operators:
+        if operator.coordinator is not None:
+            locations.append(operator.coordinator)
+        for subtask in operator.subtasks:
+            locations += subtask.state.locations()
+    return locations
+
+
+def _statistics(
+    pending: PendingCheckpoint,
+    status: CheckpointStatus,
+    now: float,
+    state_size: int = 0,
+    checkpointed_size: int = 0,
+    path: str | None = None,
+    failure: str | None = None,
+) -> CheckpointStatistics:
+    return CheckpointStatistics(
+        pending.checkpoint_id,
+        status,
+        pending.properties.is_savepoint,
+        pending.timestamp,
+        now - pending.begun_at,
+        len(pending.plan.running),
+        pending.number_acknowledged,
+        state_size,
+        checkpointed_size,
+        path,
+        failure,
+    )

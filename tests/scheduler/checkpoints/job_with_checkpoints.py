@@ -1,0 +1,246 @@
+"""A CheckpointCoordinator with a job of a few tasks around it, whose answers tests give by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from flinkray.checkpoint.handles import (
+    FileState,
+    KeyedStateHandle,
+    KeyedStatePart,
+    OperatorStateHandle,
+    OperatorSubtaskState,
+    TaskState,
+)
+from flinkray.core.ids import ExecutionAttemptID, ExecutionVertexID, JobVertexID
+from flinkray.scheduler.checkpoints.actions import (
+    CheckpointAction,
+    CheckpointTimerKey,
+    CheckpointTimerPurpose,
+    DiscardDirectory,
+    DiscardFiles,
+    PrepareCheckpoint,
+    SnapshotFinished,
+    StartCheckpointTimer,
+    StoreCheckpoint,
+    TriggerTasks,
+)
+from flinkray.scheduler.checkpoints.configuration import CheckpointConfiguration
+from flinkray.scheduler.checkpoints.coordinator import CheckpointCoordinator
+from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason
+from flinkray.scheduler.checkpoints.messages import AcknowledgeCheckpoint, DeclineCheckpoint
+from flinkray.scheduler.checkpoints.properties import CheckpointProperties
+from flinkray.scheduler.checkpoints.restored_vertices import RestoredVertex, VertexOperator
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from tests.scheduler.builders import GRAPH, JOB, only
+from tests.scheduler.checkpoints.checkpointed import file, named, vertex
+from tests.scheduler.graphs import vertex_id
+
+Actions = list[CheckpointAction]
+Reason = CheckpointFailureReason
+FOREVER = 1e9
+
+
+@dataclass
+class Input:
+    producer: int
+    pointwise: bool
+    parallelism: int
+
+    def producers_of(self, subtask_index: int) -> range:
+        if self.pointwise:
+            return range(subtask_index, subtask_index + 1)
+        return range(self.parallelism)
+
+
+@dataclass
+class Vertex:
+    name: str
+    parallelism: int
+    inputs: Sequence[Input] = ()
+    states: list[ExecutionState] = field(default_factory=list)
+    attempts: list[int] = field(default_factory=list)
+    max_parallelism: int = 128
+
+    def __post_init__(self) -> None:
+        self.states = [ExecutionState.RUNNING] * self.parallelism
+        self.attempts = [0] * self.parallelism
+        self.operators = (VertexOperator(self.name, self.name),)
+
+    @property
+    def vertex_id(self) -> JobVertexID:
+        return vertex_id(self.name)
+
+    def attempt(self, subtask_index: int) -> ExecutionAttemptID:
+        subtask = ExecutionVertexID(self.vertex_id, subtask_index)
+        return ExecutionAttemptID(GRAPH, subtask, self.attempts[subtask_index])
+
+    def state(self, subtask_index: int) -> ExecutionState:
+        return self.states[subtask_index]
+
+
+class Topology:
+    """Sources ``a``, which ``b`` reads."""
+
+    def __init__(self, a: int = 1, b: int = 1, *, pointwise: bool = False) -> None:
+        self.vertices = [Vertex("a", a), Vertex("b", b, [Input(0, pointwise, a)])]
+
+    @property
+    def attempts(self) -> list[ExecutionAttemptID]:
+        return [v.attempt(i) for v in self.vertices for i in range(v.parallelism)]
+
+
+MANUAL = CheckpointConfiguration(timeout=600.0).properties
+
+
+def configuration(**changed: object) -> CheckpointConfiguration:
+    """Checkpoints on request; any number of failures."""
+    return CheckpointConfiguration(**{"tolerable_failures": -1, **changed})  # type: ignore[arg-type]
+
+
+class JobWithCheckpoints:
+    """Its tasks are known as ``a0``, ``b0`` and so on."""
+
+    def __init__(
+        self,
+        config: CheckpointConfiguration | None = None,
+        topology: Topology | None = None,
+        *,
+        coordinators: tuple[str, ...] = (),
+        hooks: tuple[str, ...] = (),
+        random: float = 0.5,
+        allow_non_restored_state: bool = False,
+    ) -> None:
+        self.topology = topology or Topology()
+        self.now = 0.0
+        self.last_id = 0
+        self.requests = 0
+        self.coordinator = CheckpointCoordinator(
+            JOB,
+            config or configuration(),
+            lambda: self.topology,
+            coordinators=coordinators,
+            epoch_offset=1000.0,
+            random=lambda: random,
+            allow_non_restored_state=allow_non_restored_state,
+        )
+        for hook in hooks:
+            self.coordinator.register_master_hook(hook)
+
+    # what others do
+
+    def request(self, properties: CheckpointProperties | None = None) -> Actions:
+        """The requests are numbered from 1."""
+        self.requests += 1
+        return self.coordinator.request(self.requests, properties, self.now)
+
+    def prepare(self, actions: Actions, checkpoint_id: int | None = None) -> Actions:
+        """Answer the PrepareCheckpoint among these actions."""
+        (wanted,) = only(actions, PrepareCheckpoint)
+        self.last_id = self.last_id + 1 if checkpoint_id is None else checkpoint_id
+        directory = f"chk-{self.last_id}"
+        return self.coordinator.prepared(wanted.number, self.last_id, directory, self.now)
+
+    def begin(self, properties: CheckpointProperties | None = None) -> int:
+        """Request one, up to the trigger of tasks: its id."""
+        actions = self.prepare(self.request(properties))
+        assert only(actions, TriggerTasks)
+        return self.last_id
+
+    def tick(self, actions: Actions) -> Actions:
+        """The periodic timer among these actions fires."""
+        timer = timers(actions, CheckpointTimerPurpose.TRIGGER)[-1]
+        self.now += timer.delay
+        return self.coordinator.timer(timer.key, self.now)
+
+    def attempt(self, task: str) -> ExecutionAttemptID:
+        vertices = {v.name: v for v in self.topology.vertices}
+        return vertices[task[0]].attempt(int(task[1:]))
+
+    def acknowledge(
+        self, checkpoint_id: int, *tasks: str, state: TaskState | None = None
+    ) -> Actions:
+        actions: Actions = []
+        for task in tasks:
+            answer = AcknowledgeCheckpoint(JOB, checkpoint_id, self.attempt(task), state)
+            actions += self.coordinator.acknowledged(answer, self.now)
+        return actions
+
+    def decline(
+        self, checkpoint_id: int, task: str, reason: Reason = Reason.CHECKPOINT_DECLINED
+    ) -> Actions:
+        message = DeclineCheckpoint(JOB, checkpoint_id, self.attempt(task), reason, "no room")
+        return self.coordinator.declined(message, self.now)
+
+    def store(self, actions: Actions) -> Actions:
+        """Answer the StoreCheckpoint among these actions."""
+        (wanted,) = only(actions, StoreCheckpoint)
+        return self.coordinator.checkpoint_stored(wanted, f"{wanted.directory}/_metadata", self.now)
+
+    def complete(self, checkpoint_id: int, *states: TaskState | None) -> Actions:
+        """All tasks acknowledge, with these states, and it is stored."""
+        actions: Actions = []
+        for number, attempt in enumerate(self.topology.attempts):
+            state = states[number] if number < len(states) else None
+            answer = AcknowledgeCheckpoint(JOB, checkpoint_id, attempt, state)
+            actions += self.coordinator.acknowledged(answer, self.now)
+        return self.store(actions)
+
+    def run(self) -> Actions:
+        """The job is RUNNING."""
+        return self.coordinator.job_status_changed(JobStatus.RUNNING, self.now)
+
+    @property
+    def vertices(self) -> list[RestoredVertex]:
+        """As they are restored."""
+        return [
+            vertex(v.name, v.parallelism, inputs="a" if v.inputs else "")
+            for v in self.topology.vertices
+        ]
+
+    @property
+    def all_tasks(self) -> list[tuple[JobVertexID, int]]:
+        return [(v.vertex_id, i) for v in self.topology.vertices for i in range(v.parallelism)]
+
+
+# --- what is looked for ---------------------------------------------------------------------------
+
+
+def timers(actions: Actions, purpose: CheckpointTimerPurpose) -> list[StartCheckpointTimer]:
+    found = only(actions, StartCheckpointTimer)
+    return [timer for timer in found if timer.key.purpose is purpose]
+
+
+def expiry(actions: Actions) -> CheckpointTimerKey:
+    (timer,) = timers(actions, CheckpointTimerPurpose.EXPIRY)
+    return timer.key
+
+
+def discarded(actions: Actions) -> list[str]:
+    """Paths of files."""
+    return [file.path for action in only(actions, DiscardFiles) for file in action.files]
+
+
+def directories(actions: Actions) -> list[str]:
+    return [action.directory for action in only(actions, DiscardDirectory)]
+
+
+def answers(actions: Actions) -> dict[int, Reason | str]:
+    """Request -> where its snapshot is, or why there is none."""
+    found: dict[int, Reason | str] = {}
+    for answer in only(actions, SnapshotFinished):
+        found[answer.request_id] = answer.error.reason if answer.error else answer.path or ""
+    return found
+
+
+def state(operator: str, *paths: str, shared: Sequence[str] = ()) -> TaskState:
+    """*paths*: files of operator state; *shared*: of keyed state, the first of them whole."""
+    parts = tuple(KeyedStatePart(file(path), n == 0) for n, path in enumerate(shared))
+    keyed = (KeyedStateHandle(0, 127, parts),) if parts else ()
+    handles = tuple(OperatorStateHandle(file(path), (named("s", 0),)) for path in paths)
+    return TaskState({operator: OperatorSubtaskState(handles, keyed)})
+
+
+def paths(files: Sequence[FileState]) -> list[str]:
+    return [each.path for each in files]

@@ -1,0 +1,624 @@
+"""What answers of tasks lead to: complete, failed, subsumed, discarded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from flinkray.checkpoint.handles import InlineState
+from flinkray.scheduler.checkpoints.actions import (
+    CheckpointsFailJob,
+    CloseCheckpointStores,
+    CloseMasterHooks,
+    DiscardCheckpoint,
+    ForgetCheckpoint,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
+    PrepareCheckpoint,
+    StoreCheckpoint,
+    TriggerTasks,
+)
+from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason
+from flinkray.scheduler.checkpoints.messages import AcknowledgeCheckpoint, DeclineCheckpoint
+from flinkray.scheduler.checkpoints.properties import (
+    CheckpointRetentionPolicy,
+    savepoint,
+    synchronous_savepoint,
+)
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from tests.scheduler.builders import JOB, OTHER_JOB, one, only
+from tests.scheduler.checkpoints.checkpointed import UNION, file, named, written
+from tests.scheduler.checkpoints.job_with_checkpoints import (
+    JobWithCheckpoints,
+    Topology,
+    answers,
+    configuration,
+    directories,
+    discarded,
+    expiry,
+    state,
+)
+
+Reason = CheckpointFailureReason
+SAVEPOINT = savepoint()
+STOP = synchronous_savepoint(is_drain=True)
+CONCURRENT = configuration(max_concurrent=9)
+
+
+def aborted(actions: object) -> list[int]:
+    return [a.checkpoint_id for a in only(actions, NotifyCheckpointAborted)]  # type: ignore[arg-type]
+
+
+def subsumed(actions: object) -> list[int]:
+    """Those that are discarded although they were complete."""
+    return [a.checkpoint.checkpoint_id for a in only(actions, DiscardCheckpoint)]  # type: ignore[arg-type]
+
+
+# --- completion -----------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_is_complete_when_all_have_acknowledged_and_it_is_stored() -> None:
+    """CP-02"""
+    job = JobWithCheckpoints()
+    job.begin()
+    assert job.acknowledge(1, "a0", state=state("a", "x")) == []
+    assert job.acknowledge(1, "a0", state=state("a", "x")) == []
+    actions = job.acknowledge(1, "b0", state=state("b", "y"))
+    stored = one(actions, StoreCheckpoint)
+    assert actions == [stored]
+    assert stored.directory == "chk-1"
+    assert [o.operator_id for o in stored.metadata.operators] == ["a", "b"]
+    assert job.coordinator.latest is None, "nobody is told before it is durable"
+    assert job.acknowledge(1, "b0", state=state("b", "y")) == []
+    done = job.store(actions)
+    notified = one(done, NotifyCheckpointComplete)
+    assert (notified.checkpoint_id, notified.timestamp) == (1, 1_000_000)
+    assert notified.attempts == tuple(job.topology.attempts)
+    assert job.coordinator.latest is not None
+    assert job.coordinator.latest.metadata == stored.metadata
+    assert job.coordinator.latest.path == "chk-1/_metadata"
+    assert answers(done) == {1: "chk-1/_metadata"}
+    assert job.coordinator.pending_ids == ()
+    assert job.coordinator.checkpoint_stored(stored, "again", 0.0) == []
+    assert job.coordinator.checkpoint_not_stored(stored, "again", 0.0) == []
+
+
+def test_two_at_once_are_complete_one_after_the_other() -> None:
+    """CP-07"""
+    job = JobWithCheckpoints(configuration(max_concurrent=2, max_retained=2))
+    job.begin()
+    job.begin()
+    job.complete(1)
+    assert job.coordinator.pending_ids == (2,)
+    job.complete(2)
+    assert [c.checkpoint_id for c in job.coordinator.retained] == [1, 2]
+    third = one(job.prepare(job.request()), TriggerTasks)
+    assert third.latest_completed == 2
+    done = job.complete(3)
+    assert subsumed(done) == [1]
+    assert one(done, NotifyCheckpointComplete).subsumed_id == 1
+
+
+def test_one_is_stored_at_a_time_in_the_order_of_the_last_acknowledgements() -> None:
+    """CP-07: the second is subsumed if it is the older."""
+    job = JobWithCheckpoints(CONCURRENT)
+    for _ in range(3):
+        job.begin()
+    storing = job.acknowledge(2, "a0", "b0")
+    assert one(storing, StoreCheckpoint).metadata.checkpoint_id == 2
+    assert job.acknowledge(3, "a0", "b0") == []
+    assert job.acknowledge(1, "a0", "b0") == []
+    done = job.store(storing)
+    assert aborted(done) == [1]
+    assert one(done, StoreCheckpoint).metadata.checkpoint_id == 3
+    assert not only(job.store(done), StoreCheckpoint)
+    assert job.coordinator.pending_ids == ()
+
+
+def test_a_later_one_that_is_complete_first_subsumes_the_earlier() -> None:
+    """CP-04"""
+    job = JobWithCheckpoints(CONCURRENT)
+    job.begin()
+    job.begin()
+    job.acknowledge(1, "a0", state=state("a", "of 1"))
+    done = job.complete(2)
+    assert job.coordinator.pending_ids == ()
+    assert discarded(done) == ["of 1"]
+    assert answers(done) == {1: Reason.CHECKPOINT_SUBSUMED, 2: "chk-2/_metadata"}
+    assert [n.checkpoint_id for n in only(done, NotifyCheckpointComplete)] == [2]
+    assert directories(done) == []
+    late = job.acknowledge(1, "b0", state=state("b", "late"))
+    assert discarded(late) == ["late"]
+    assert directories(late) == ["chk-1"], "that was the last task that wrote to it"
+
+
+def test_what_cannot_be_stored_fails_and_is_discarded() -> None:
+    """CP-24"""
+    job = JobWithCheckpoints(configuration(tolerable_failures=0))
+    job.begin()
+    job.acknowledge(1, "a0", state=state("a", "x"))
+    stored = one(job.acknowledge(1, "b0"), StoreCheckpoint)
+    assert job.request() == []
+    actions = job.coordinator.checkpoint_not_stored(stored, "disk full", 0.0)
+    assert answers(actions) == {1: Reason.FINALIZE_CHECKPOINT_FAILURE}
+    assert discarded(actions) == ["x"]
+    assert directories(actions) == ["chk-1"]
+    assert "disk full" in one(actions, CheckpointsFailJob).text
+    assert only(actions, PrepareCheckpoint)
+    assert job.coordinator.latest is None
+
+
+def test_an_operator_that_the_task_does_not_have_fails_the_checkpoint() -> None:
+    """CP-05: its state would be lost in silence."""
+    job = JobWithCheckpoints()
+    job.begin()
+    actions = job.acknowledge(1, "a0", state=state("stranger", "x"))
+    assert answers(actions) == {1: Reason.CHECKPOINT_DECLINED}
+    assert "stranger" in str(actions)
+    assert discarded(actions) == ["x"]
+
+
+def test_union_state_of_which_finished_tasks_had_a_part_fails_the_checkpoint() -> None:
+    """CP-40"""
+    job = JobWithCheckpoints(topology=Topology(2, 1))
+    job.topology.vertices[0].states[0] = ExecutionState.FINISHED
+    job.begin()
+    union = state("a", "x")
+    operator = replace(
+        union.operators["a"], operator_state=(written("x", named("u", 0, mode=UNION)),)
+    )
+    job.acknowledge(1, "a1", state=replace(union, operators={"a": operator}))
+    actions = job.acknowledge(1, "b0")
+    assert answers(actions) == {1: Reason.CHECKPOINT_DECLINED_TASK_CLOSING}
+    assert discarded(actions) == ["x"]
+
+
+# --- declined, expired, ended ---------------------------------------------------------------------
+
+
+def test_a_declined_checkpoint_is_discarded_with_all_that_was_received() -> None:
+    """CP-03, CP-37"""
+    job = JobWithCheckpoints(topology=Topology(1, 2), coordinators=("a",))
+    job.prepare(job.request())
+    job.coordinator.coordinator_acknowledged(1, "a", file("cut"), 0.0)
+    job.acknowledge(1, "a0", state=state("a", "x", shared=["y"]))
+    actions = job.decline(1, "b0")
+    told = one(actions, NotifyCheckpointAborted)
+    assert told.attempts == tuple(job.topology.attempts)
+    assert told.coordinators == ("a",)
+    assert sorted(discarded(actions)) == ["cut", "x", "y"]
+    assert answers(actions) == {1: Reason.CHECKPOINT_DECLINED}
+    assert "no room" in str(actions)
+    assert job.coordinator.pending_ids == ()
+    assert directories(actions) == []
+    assert directories(job.decline(1, "b1")) == ["chk-1"]
+    assert job.decline(1, "b0") == []
+
+
+def test_declining_one_leaves_others_as_they_are() -> None:
+    """CP-03: and triggers nothing."""
+    job = JobWithCheckpoints(CONCURRENT)
+    job.begin()
+    job.begin()
+    job.acknowledge(2, "a0", state=state("a", "of 2"))
+    actions = job.decline(1, "a0")
+    assert aborted(actions) == [1]
+    assert discarded(actions) == []
+    assert not only(actions, PrepareCheckpoint)
+    assert job.coordinator.pending_ids == (2,)
+    done = job.complete(2)
+    assert only(done, NotifyCheckpointComplete)
+    assert job.decline(2, "a0") == []
+
+
+def test_tasks_of_the_past_and_strangers_decline_nothing() -> None:
+    """CP-03, CP-05"""
+    job = JobWithCheckpoints()
+    job.begin()
+    past = Topology()
+    past.vertices[0].attempts[0] = 9
+    for job_id, attempt in ((JOB, past.attempts[0]), (OTHER_JOB, job.attempt("a0"))):
+        message = DeclineCheckpoint(job_id, 1, attempt, Reason.CHECKPOINT_DECLINED)
+        assert job.coordinator.declined(message, 0.0) == []
+    assert job.coordinator.pending_ids == (1,)
+
+
+def test_what_is_being_stored_cannot_be_given_up() -> None:
+    """CP-24: it may be durable already."""
+    job = JobWithCheckpoints()
+    actions = job.request()
+    job.prepare(actions)
+    storing = job.acknowledge(1, "a0", "b0")
+    assert job.decline(1, "a0") == []
+    assert job.coordinator.timer(expiry(actions), 600.0) == []
+    assert job.coordinator.tasks_ended(job.topology.attempts, is_finished=False, now=0.0) == []
+    assert not aborted(job.coordinator.stop_scheduler(0.0))
+    assert only(job.store(storing), NotifyCheckpointComplete)
+
+
+def test_a_checkpoint_that_is_not_complete_in_time_expires() -> None:
+    """CP-24"""
+    job = JobWithCheckpoints(configuration(tolerable_failures=0))
+    actions = job.request()
+    job.prepare(actions)
+    job.acknowledge(1, "a0", state=state("a", "x"))
+    expired = job.coordinator.timer(expiry(actions), 600.0)
+    assert answers(expired) == {1: Reason.CHECKPOINT_EXPIRED}
+    assert "1 tasks have not acknowledged it" in str(expired)
+    assert discarded(expired) == ["x"]
+    assert only(expired, CheckpointsFailJob)
+    assert job.coordinator.timer(expiry(actions), 600.0) == []
+    assert discarded(job.acknowledge(1, "b0", state=state("b", "late"))) == ["late"]
+
+
+def test_the_timer_of_one_that_is_complete_changes_nothing() -> None:
+    """CP-24"""
+    job = JobWithCheckpoints()
+    actions = job.request()
+    job.prepare(actions)
+    job.complete(1)
+    job.begin()
+    assert job.coordinator.timer(expiry(actions), 600.0) == []
+    assert job.coordinator.pending_ids == (2,)
+
+
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_a_task_that_ends_before_it_has_acknowledged_is_not_waited_for(is_finished: bool) -> None:
+    """CP-01"""
+    job = JobWithCheckpoints(CONCURRENT)
+    job.begin()
+    job.begin()
+    job.acknowledge(1, "a0", state=state("a", "x"))
+    actions = job.coordinator.tasks_ended([job.attempt("a0")], is_finished=is_finished, now=0.0)
+    reason = Reason.CHECKPOINT_DECLINED_TASK_CLOSING if is_finished else Reason.TASK_FAILURE
+    assert answers(actions) == {2: reason}
+    assert job.coordinator.pending_ids == (1,)
+    ended = job.coordinator.tasks_ended([job.attempt("b0")], is_finished=is_finished, now=0.0)
+    assert answers(ended) == {1: reason}
+    assert discarded(ended) == ["x"]
+    assert sorted(directories(ended)) == ["chk-1", "chk-2"]
+
+
+def test_failures_in_a_row_beyond_what_is_tolerated_fail_the_job() -> None:
+    """CP-23"""
+    job = JobWithCheckpoints(configuration(tolerable_failures=1))
+    job.begin()
+    assert not only(job.decline(1, "a0"), CheckpointsFailJob)
+    job.begin()
+    job.complete(2)
+    for checkpoint_id, is_failed in ((3, False), (4, True)):
+        job.begin()
+        assert bool(only(job.decline(checkpoint_id, "a0"), CheckpointsFailJob)) is is_failed
+
+
+# --- late and unknown -----------------------------------------------------------------------------
+
+
+def test_state_that_nobody_waits_for_is_discarded_and_that_of_other_jobs_is_not_touched() -> None:
+    """CP-05"""
+    job = JobWithCheckpoints()
+    job.begin()
+    stranger = Topology()
+    stranger.vertices[0].attempts[0] = 9
+
+    def told(checkpoint_id: int, attempt: object, *, job_id: object = JOB) -> list[str]:
+        message = AcknowledgeCheckpoint(job_id, checkpoint_id, attempt, state("a", "x"))  # type: ignore[arg-type]
+        return discarded(job.coordinator.acknowledged(message, 0.0))
+
+    assert told(1, stranger.attempts[0]) == ["x"], "an unknown task"
+    assert told(7, job.attempt("a0")) == ["x"], "an unknown checkpoint"
+    assert told(1, job.attempt("a0"), job_id=OTHER_JOB) == []
+    assert told(1, job.attempt("a0")) == [], "a known task"
+    assert told(1, job.attempt("a0")) == [], "a duplicate"
+    assert discarded(job.decline(1, "b0")) == ["x"]
+    assert told(1, stranger.attempts[0]) == ["x"], "after it has failed"
+
+
+def test_what_was_discarded_is_not_discarded_again_when_its_acknowledgement_is_repeated() -> None:
+    """CP-05"""
+    job = JobWithCheckpoints()
+    job.begin()
+    job.acknowledge(1, "a0", state=state("a", "x"))
+    assert discarded(job.decline(1, "b0")) == ["x"]
+    assert directories(job.decline(1, "b0")) == []
+
+
+def test_a_repeated_acknowledgement_takes_nothing_from_a_complete_checkpoint() -> None:
+    """CP-05: of what somebody else has written for it the files go."""
+    job = JobWithCheckpoints(coordinators=("a",))
+    job.prepare(job.request())
+    job.coordinator.coordinator_acknowledged(1, "a", file("cut"), 0.0)
+    job.complete(1, state("a", "x", shared=["y"]))
+    assert job.acknowledge(1, "a0", state=state("a", "x", shared=["y"])) == []
+    assert discarded(job.acknowledge(1, "b0", state=state("b", "x", "z"))) == ["z"]
+    assert job.coordinator.coordinator_acknowledged(1, "a", file("cut"), 0.0) == []
+
+
+def test_a_repeated_acknowledgement_takes_nothing_from_a_savepoint() -> None:
+    """CP-05: be it one of an earlier JobMaster."""
+    job = JobWithCheckpoints(coordinators=("a",))
+    job.prepare(job.request(SAVEPOINT))
+    job.coordinator.coordinator_acknowledged(1, "a", file("cut"), 0.0)
+    job.complete(1, state("a", "x"))
+    assert job.coordinator.coordinator_acknowledged(1, "a", file("cut"), 0.0) == []
+    for checkpoint_id in (1, 7):
+        message = AcknowledgeCheckpoint(
+            JOB, checkpoint_id, job.attempt("a0"), state("a", "x"), is_savepoint=True
+        )
+        assert job.coordinator.acknowledged(message, 0.0) == []
+
+
+def test_files_of_complete_checkpoints_stay_when_one_that_refers_to_them_fails() -> None:
+    """CP-38"""
+    job = JobWithCheckpoints()
+    job.begin()
+    job.complete(1, state("a", shared=["whole"]))
+    job.begin()
+    job.acknowledge(2, "a0", state=state("a", "own", shared=["whole", "change"]))
+    assert sorted(discarded(job.decline(2, "b0"))) == ["change", "own"]
+
+
+def test_inline_state_is_nothing_to_discard() -> None:
+    """CP-05"""
+    job = JobWithCheckpoints(coordinators=("a",))
+    job.prepare(job.request())
+    job.coordinator.coordinator_acknowledged(1, "a", InlineState(b"x"), 0.0)
+    assert discarded(job.decline(1, "a0")) == []
+
+
+# --- shared files ---------------------------------------------------------------------------------
+
+
+def test_a_shared_file_is_deleted_when_no_retained_checkpoint_has_it_any_more() -> None:
+    """CP-38"""
+    job = JobWithCheckpoints()
+    for checkpoint_id, shared in ((1, ["w1"]), (2, ["w1", "c2"]), (3, ["w3"])):
+        job.begin()
+        done = job.complete(checkpoint_id, state("a", shared=shared))
+    assert subsumed(done) == [2]
+    assert discarded(done) == ["w1", "c2"]
+
+
+def test_a_shared_file_stays_while_one_that_was_triggered_before_may_refer_to_it() -> None:
+    """CP-38"""
+    job = JobWithCheckpoints(CONCURRENT)
+    job.begin()
+    job.complete(1, state("a", shared=["w1"]))
+    job.begin()
+    job.begin()
+    done = job.complete(2, state("a", shared=["w2"]))
+    assert subsumed(done) == [1]
+    assert discarded(done) == [], "3 was triggered when 1 was the latest"
+    job.acknowledge(3, "a0", state=state("a", shared=["w1", "c3"]))
+    assert sorted(discarded(job.decline(3, "b0"))) == ["c3", "w1"]
+
+
+def test_a_shared_file_that_one_triggered_before_does_refer_to_stays_with_that() -> None:
+    """CP-38"""
+    job = JobWithCheckpoints(CONCURRENT)
+    for checkpoint_id in (1, 2, 3):
+        job.begin()
+        if checkpoint_id == 1:
+            job.complete(1, state("a", shared=["w1"]))
+    job.complete(2, state("a", shared=["w2"]))
+    done = job.complete(3, state("a", shared=["w1", "c3"]))
+    assert discarded(done) == ["w2"]
+    job.begin()
+    assert discarded(job.complete(4)) == ["w1", "c3"]
+
+
+# --- savepoints -----------------------------------------------------------------------------------
+
+
+def test_a_savepoint_is_complete_with_its_last_acknowledgement_and_belongs_to_its_user() -> None:
+    """CP-19: nothing is committed with it, and the job does not go on from it, as since Flink 1.15.
+    Its tasks write all of their state."""
+    job = JobWithCheckpoints()
+    triggered = one(job.prepare(job.request(SAVEPOINT)), TriggerTasks)
+    assert triggered.is_whole
+    assert answers(job.acknowledge(1, "a0")) == {}
+    done = job.complete(1)
+    assert answers(done) == {1: "chk-1/_metadata"}
+    assert not only(done, NotifyCheckpointComplete)
+    assert job.coordinator.latest is None
+
+
+def test_savepoints_are_subsumed_by_nothing() -> None:
+    """CP-18, CP-19: not while they are taken, and not when they are complete."""
+    job = JobWithCheckpoints(CONCURRENT)
+    job.begin()
+    job.begin(SAVEPOINT)
+    job.begin(SAVEPOINT)
+    job.begin()
+    done = job.complete(4)
+    assert aborted(done) == [1]
+    assert list(job.coordinator.pending_ids) == [2, 3]
+    done = job.complete(3)
+    assert aborted(done) == []
+    assert list(job.coordinator.pending_ids) == [2]
+    assert answers(job.complete(2)) == {2: "chk-2/_metadata"}
+    job.begin()
+    assert subsumed(job.complete(5)) == [4]
+
+
+def test_the_savepoint_that_a_job_is_stopped_with_subsumes_checkpoints_and_is_gone_on_from() -> (
+    None
+):
+    """CP-18, CP-20: commits belong to it."""
+    job = JobWithCheckpoints(CONCURRENT)
+    job.begin()
+    job.complete(1)
+    job.begin()
+    job.begin(SAVEPOINT)
+    job.begin(STOP)
+    done = job.complete(4)
+    assert aborted(done) == [2]
+    assert subsumed(done) == [1]
+    assert one(done, NotifyCheckpointComplete).checkpoint_id == 4
+    assert job.coordinator.latest is not None
+    assert job.coordinator.latest.checkpoint_id == 4
+    ended = job.coordinator.job_status_changed(JobStatus.FINISHED, 0.0)
+    assert subsumed(ended) == []
+
+
+def test_a_savepoint_that_the_job_went_on_from_is_forgotten_and_not_deleted() -> None:
+    """CP-18, CP-29"""
+    job = JobWithCheckpoints()
+    job.begin(STOP)
+    job.complete(1, state("a", shared=["s"]))
+    job.coordinator.prepare_restore("a task failed", 0.0)
+    job.coordinator.restore(job.vertices, job.all_tasks, is_global=True)
+    assert one(job.prepare(job.request()), TriggerTasks).is_whole, "its files are the user's"
+    done = job.complete(2, state("a", shared=["w"]))
+    assert one(done, ForgetCheckpoint).checkpoint.checkpoint_id == 1
+    assert subsumed(done) == []
+    assert discarded(done) == []
+    assert not one(job.prepare(job.request()), TriggerTasks).is_whole
+
+
+def test_a_declined_stop_with_savepoint_fails_the_job() -> None:
+    """CP-20: once, with the cause; its tasks do not go on."""
+    job = JobWithCheckpoints()
+    job.begin(STOP)
+    actions = job.decline(1, "a0")
+    assert answers(actions) == {1: Reason.CHECKPOINT_DECLINED}
+    failure = one(actions, CheckpointsFailJob)
+    assert "no room" in failure.text
+    assert failure.error.reason is Reason.CHECKPOINT_DECLINED
+    assert job.decline(1, "b0") != actions
+    assert only(job.request(), PrepareCheckpoint)
+
+
+def test_an_ordinary_savepoint_that_is_declined_does_not_fail_the_job() -> None:
+    """CP-20"""
+    job = JobWithCheckpoints(configuration(tolerable_failures=0))
+    job.begin(SAVEPOINT)
+    assert not only(job.decline(1, "a0"), CheckpointsFailJob)
+
+
+# --- the end of the job ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "is_discarded"),
+    [
+        (JobStatus.FINISHED, True),
+        (JobStatus.CANCELED, True),
+        (JobStatus.FAILED, False),
+        (JobStatus.SUSPENDED, False),
+    ],
+)
+def test_the_end_of_a_job_gives_up_what_is_pending_and_discards_by_status(
+    status: JobStatus, is_discarded: bool
+) -> None:
+    """CP-33, CP-29"""
+    retention = CheckpointRetentionPolicy.RETAIN_ON_FAILURE
+    job = JobWithCheckpoints(configuration(retention=retention, max_concurrent=2), hooks=("h",))
+    for checkpoint_id in (1, 2):
+        job.prepare(job.request())
+        job.coordinator.master_state_taken(checkpoint_id, "h", None, 0.0)
+        if checkpoint_id == 1:
+            job.complete(1, state("a", shared=["w1"]))
+    job.acknowledge(2, "a0", state=state("a", "x"))
+    waits = job.request()
+    assert only(waits, PrepareCheckpoint)
+    actions = job.coordinator.job_status_changed(status, 0.0)
+    shut_down = Reason.CHECKPOINT_COORDINATOR_SHUTDOWN
+    assert answers(actions) == {2: shut_down, 3: shut_down}
+    assert subsumed(actions) == ([1] if is_discarded else [])
+    assert sorted(discarded(actions)) == (["w1", "x"] if is_discarded else ["x"])
+    assert directories(actions) == ["chk-2"]
+    assert one(actions, CloseCheckpointStores).status is status
+    repeated = job.acknowledge(1, "a0", state=state("a", shared=["w1"]))
+    assert is_discarded or repeated == [], "what is kept stays whole"
+    assert only(actions, CloseMasterHooks)
+    assert not only(actions, CheckpointsFailJob)
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+@pytest.mark.parametrize("status", [JobStatus.FINISHED, JobStatus.SUSPENDED])
+def test_a_checkpoint_that_is_being_stored_at_the_end_is_waited_for(
+    status: JobStatus, is_stored: bool
+) -> None:
+    """CP-33: it goes the way of the others; of a suspended job it stays."""
+    job = JobWithCheckpoints(configuration(tolerable_failures=0))
+    job.begin()
+    job.acknowledge(1, "a0", state=state("a", "x", shared=["w"]))
+    stored = one(job.acknowledge(1, "b0"), StoreCheckpoint)
+    ended = job.coordinator.shutdown(status, 0.0)
+    assert not only(ended, CloseCheckpointStores)
+    assert job.coordinator.is_storing
+    if is_stored:
+        actions = job.coordinator.checkpoint_stored(stored, "p", 0.0)
+        assert answers(actions) == {1: "p"}
+        is_discarded = status is JobStatus.FINISHED
+        assert subsumed(actions) == ([1] if is_discarded else [])
+        assert discarded(actions) == (["w"] if is_discarded else [])
+    else:
+        actions = job.coordinator.checkpoint_not_stored(stored, "disk full", 0.0)
+        assert sorted(discarded(actions)) == ["w", "x"]
+        assert not only(actions, CheckpointsFailJob)
+    assert one(actions, CloseCheckpointStores).status is status
+    if is_stored and status is JobStatus.SUSPENDED:
+        assert job.acknowledge(1, "a0", state=state("a", "x", shared=["w"])) == []
+
+
+def test_files_that_only_the_one_that_is_being_stored_may_need_go_after_it() -> None:
+    """CP-33, CP-38"""
+    job = JobWithCheckpoints()
+    job.begin()
+    job.complete(1, state("a", shared=["w1"]))
+    job.begin()
+    storing = job.acknowledge(2, "a0", "b0")
+    assert discarded(job.coordinator.shutdown(JobStatus.FINISHED, 0.0)) == []
+    assert discarded(job.store(storing)) == ["w1"]
+
+
+# --- what people are told -------------------------------------------------------------------------
+
+
+def test_people_are_told_of_counts_sizes_and_the_latest_of_each_kind() -> None:
+    """CP-02"""
+    job = JobWithCheckpoints(CONCURRENT)
+    job.begin()
+    job.complete(1, state("a", "x", shared=["w1"]))
+    job.now = 10.0
+    job.begin()
+    job.begin(SAVEPOINT)
+    job.begin()
+    job.acknowledge(4, "a0")
+    job.now = 12.5
+    job.complete(2, state("a", "y", shared=["w1", "c2"]))
+    job.complete(3, state("a", "s"))
+    job.decline(4, "b0")
+    job.begin()
+    job.acknowledge(5, "a0")
+    told = job.coordinator.overview(20.0)
+    assert (told.in_progress, told.completed, told.failed, told.restored) == (1, 3, 1, 0)
+    completed, saved, failed = told.latest_completed, told.latest_savepoint, told.latest_failed
+    assert completed is not None
+    assert saved is not None
+    assert failed is not None
+    assert (completed.checkpoint_id, completed.duration) == (2, 2.5)
+    assert (completed.state_size, completed.checkpointed_size) == (3, 2)
+    assert (completed.path, completed.timestamp) == ("chk-2/_metadata", 1_010_000)
+    assert (saved.checkpoint_id, saved.is_savepoint, saved.state_size) == (3, True, 1)
+    assert (failed.checkpoint_id, failed.acknowledged_subtasks) == (4, 1)
+    assert failed.number_of_subtasks == 2
+    assert failed.failure is not None
+    assert "no room" in failed.failure
+    assert [each.checkpoint_id for each in told.history] == [5, 4, 3, 2, 1]
+    assert told.history[0].duration == 7.5
+    assert told.history[0].acknowledged_subtasks == 1
+
+
+def test_people_are_told_of_the_last_ten_that_are_over() -> None:
+    """CP-02"""
+    job = JobWithCheckpoints()
+    for checkpoint_id in range(1, 13):
+        job.begin()
+        job.complete(checkpoint_id)
+    told = job.coordinator.overview(0.0)
+    assert told.completed == 12
+    assert [each.checkpoint_id for each in told.history] == list(range(12, 2, -1))

@@ -1,0 +1,221 @@
+"""What a job goes on from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from flinkray.checkpoint.handles import InlineState
+from flinkray.checkpoint.metadata import MasterState
+from flinkray.core.errors import IllegalTransitionError
+from flinkray.scheduler.checkpoints.actions import (
+    AddRestoredSavepoint,
+    NotifyCheckpointAborted,
+    PrepareCheckpoint,
+    ReadyToRestore,
+    ResetCoordinatorSubtasks,
+    ResetMasterHooks,
+    RestoreCoordinators,
+    RestoreMasterHooks,
+    StoreCheckpoint,
+    TriggerTasks,
+)
+from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
+from flinkray.scheduler.checkpoints.coordinator import Restored
+from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason, StateRestoreError
+from flinkray.scheduler.checkpoints.properties import CheckpointProperties, savepoint
+from tests.scheduler.builders import one, only
+from tests.scheduler.checkpoints.checkpointed import metadata, operator
+from tests.scheduler.checkpoints.job_with_checkpoints import (
+    MANUAL,
+    JobWithCheckpoints,
+    Topology,
+    answers,
+    configuration,
+    discarded,
+    state,
+)
+from tests.scheduler.graphs import vertex_id
+
+SAVEPOINT = savepoint()
+
+
+def restore(job: JobWithCheckpoints, *, is_global: bool = True) -> Restored:
+    return job.coordinator.restore(job.vertices, job.all_tasks, is_global=is_global)
+
+
+def left_behind(
+    checkpoint_id: int, *shared: str, properties: CheckpointProperties = MANUAL, name: str = "a"
+) -> CompletedCheckpoint:
+    """A checkpoint with keyed state of one subtask."""
+    states = [state(name, shared=shared).operators[name]] if shared else []
+    of = metadata(operator(name, states), checkpoint_id=checkpoint_id)
+    return CompletedCheckpoint(of, properties, f"chk-{checkpoint_id}/_metadata")
+
+
+def test_a_job_without_checkpoints_begins_anew_unless_one_is_required() -> None:
+    """CP-34, CP-30: hooks are reset."""
+    job = JobWithCheckpoints(coordinators=("a",), hooks=("h",))
+    restored = restore(job)
+    assert (restored.checkpoint_id, restored.tasks) == (None, {})
+    assert restored.actions == [RestoreCoordinators(None, {"a": None}), ResetMasterHooks()]
+    with pytest.raises(StateRestoreError, match="no checkpoint to restore from"):
+        job.coordinator.restore(job.vertices, job.all_tasks, is_global=True, is_required=True)
+    assert restore(JobWithCheckpoints()).actions == []
+
+
+def test_a_global_failover_takes_tasks_coordinators_and_hooks_back() -> None:
+    """CP-30: each hook gets its own state, or None."""
+    job = JobWithCheckpoints(coordinators=("a", "b"), hooks=("h", "i"))
+    job.prepare(job.request())
+    job.coordinator.coordinator_acknowledged(1, "a", InlineState(b"cut"), 0.0)
+    job.coordinator.coordinator_acknowledged(1, "b", None, 0.0)
+    job.coordinator.master_state_taken(1, "h", b"m", 0.0)
+    job.coordinator.master_state_taken(1, "i", None, 0.0)
+    job.complete(1, state("a", "x"))
+    restored = restore(job)
+    assert restored.checkpoint_id == 1
+    assert restored.tasks == {(vertex_id("a"), 0): state("a", "x")}
+    assert restored.max_parallelism == {vertex_id("a"): 128, vertex_id("b"): 128}
+    assert restored.actions == [
+        RestoreCoordinators(1, {"a": InlineState(b"cut"), "b": None}),
+        RestoreMasterHooks(1, {"h": b"m", "i": None}),
+    ]
+    told = job.coordinator.overview(0.0)
+    assert (told.restored, told.latest_restored) == (1, 1)
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_regional_failover_tells_coordinators_which_subtasks_go_back(is_there: bool) -> None:
+    """CP-32: and nothing else goes back."""
+    job = JobWithCheckpoints(topology=Topology(3, 1), coordinators=("a",), hooks=("h",))
+    if is_there:
+        job.prepare(job.request())
+        job.coordinator.coordinator_acknowledged(1, "a", None, 0.0)
+        job.coordinator.master_state_taken(1, "h", b"m", 0.0)
+        job.complete(1, state("a", "x"), state("a", "y"))
+    tasks = [(vertex_id("a"), 0), (vertex_id("a"), 2), (vertex_id("b"), 0)]
+    restored = job.coordinator.restore(job.vertices, tasks, is_global=False)
+    checkpoint_id = 1 if is_there else None
+    assert restored.actions == [ResetCoordinatorSubtasks(checkpoint_id, {"a": (0, 2)})]
+    assert list(restored.tasks) == ([(vertex_id("a"), 0)] if is_there else [])
+    other = job.coordinator.restore(job.vertices, tasks[2:], is_global=False)
+    assert other.actions == []
+
+
+def test_state_of_a_hook_that_the_job_does_not_have_is_refused_unless_that_is_allowed() -> None:
+    """CP-30"""
+    for is_allowed in (False, True):
+        job = JobWithCheckpoints(hooks=("h",), allow_non_restored_state=is_allowed)
+        there = left_behind(3)
+        states = (MasterState("gone", b"x"),)
+        there = replace(there, metadata=replace(there.metadata, master_states=states))
+        job.coordinator.recovered([there])
+        if is_allowed:
+            assert one(restore(job).actions, RestoreMasterHooks).states == {"h": None}
+        else:
+            with pytest.raises(StateRestoreError, match="'gone'"):
+                restore(job)
+
+
+def test_what_is_being_stored_is_waited_for_before_tasks_are_restored() -> None:
+    """CP-28: it may be durable, and then the next JobMaster would go on from it."""
+    job = JobWithCheckpoints(configuration(max_concurrent=2))
+    job.begin()
+    job.begin()
+    storing = job.acknowledge(1, "a0", "b0")
+    actions = job.coordinator.prepare_restore("a task failed", 0.0)
+    assert not only(actions, ReadyToRestore)
+    assert [a.checkpoint_id for a in only(actions, NotifyCheckpointAborted)] == [2]
+    assert answers(actions) == {2: CheckpointFailureReason.JOB_FAILOVER_REGION}
+    with pytest.raises(IllegalTransitionError, match="checkpoint 1 is stored"):
+        restore(job)
+    assert answers(job.request()) == {3: CheckpointFailureReason.JOB_FAILOVER_REGION}
+    assert only(job.store(storing), ReadyToRestore)
+    assert restore(job).checkpoint_id == 1
+    assert only(job.request(), PrepareCheckpoint)
+
+
+def test_what_could_not_be_stored_is_not_waited_for_any_more() -> None:
+    """CP-28"""
+    job = JobWithCheckpoints()
+    job.begin()
+    stored = one(job.acknowledge(1, "a0", "b0"), StoreCheckpoint)
+    job.coordinator.prepare_restore("a task failed", 0.0)
+    assert only(job.coordinator.checkpoint_not_stored(stored, "full", 0.0), ReadyToRestore)
+    assert restore(job).checkpoint_id is None
+
+
+def test_with_nothing_being_stored_tasks_can_be_restored_at_once() -> None:
+    """CP-28: requests that waited are answered."""
+    job = JobWithCheckpoints()
+    job.begin()
+    assert job.request() == []
+    actions = job.coordinator.prepare_restore("a task failed", 0.0)
+    assert only(actions, ReadyToRestore)
+    failover = CheckpointFailureReason.JOB_FAILOVER_REGION
+    assert answers(actions) == {1: failover, 2: failover}
+    assert "a task failed" in str(actions)
+
+
+# --- after another JobMaster ----------------------------------------------------------------------
+
+
+def test_a_new_job_master_goes_on_from_the_highest_id_and_gives_higher_ones() -> None:
+    """CP-28, CP-13"""
+    job = JobWithCheckpoints()
+    job.coordinator.recovered([left_behind(i, "w") for i in (5, 7, 6)])
+    assert restore(job).checkpoint_id == 7
+    refused = job.prepare(job.request(), 7)
+    assert list(answers(refused).values()) == [CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE]
+    assert one(job.prepare(job.request(), 8), TriggerTasks).latest_completed == 7
+
+
+def test_after_recovery_files_are_counted_for_all_retained_checkpoints() -> None:
+    """CP-38"""
+    job = JobWithCheckpoints(configuration(max_retained=2))
+    job.coordinator.recovered([left_behind(1, "w1"), left_behind(2, "w1", "c2")])
+    job.last_id = 2
+    job.begin()
+    assert discarded(job.complete(3, state("a", shared=["w3"]))) == []
+    job.begin()
+    assert discarded(job.complete(4, state("a", shared=["w3"]))) == ["w1", "c2"]
+    job.begin()
+    assert discarded(job.complete(5)) == []
+    job.begin()
+    assert discarded(job.complete(6)) == ["w3"]
+
+
+def test_a_job_starts_from_a_savepoint_and_its_ids_go_on_from_there() -> None:
+    """JM-09: its files stay its user's."""
+    job = JobWithCheckpoints()
+    there = left_behind(40, "s", properties=SAVEPOINT)
+    actions = job.coordinator.start_from_savepoint(there, job.vertices)
+    assert actions == [AddRestoredSavepoint(there)]
+    assert job.coordinator.retained == (there,)
+    assert restore(job).tasks == {(vertex_id("a"), 0): state("a", shared=["s"])}
+    job.last_id = 40
+    assert one(job.prepare(job.request()), TriggerTasks).is_whole
+    assert discarded(job.complete(41, state("a", shared=["w"]))) == []
+
+
+def test_checkpoints_of_the_job_go_before_the_savepoint_that_it_was_started_from() -> None:
+    """JM-09"""
+    job = JobWithCheckpoints()
+    job.coordinator.recovered([left_behind(3)])
+    there = left_behind(40, properties=SAVEPOINT)
+    assert job.coordinator.start_from_savepoint(there, job.vertices) == []
+    assert restore(job).checkpoint_id == 3
+
+
+def test_a_savepoint_with_state_that_the_job_has_no_operator_for_is_refused() -> None:
+    """JM-10"""
+    there = left_behind(40, "s", properties=SAVEPOINT, name="gone")
+    job = JobWithCheckpoints()
+    with pytest.raises(StateRestoreError, match="'gone'"):
+        job.coordinator.start_from_savepoint(there, job.vertices)
+    assert job.coordinator.latest is None
+    allowed = JobWithCheckpoints(allow_non_restored_state=True)
+    assert allowed.coordinator.start_from_savepoint(there, allowed.vertices)
+    assert restore(allowed).tasks == {}

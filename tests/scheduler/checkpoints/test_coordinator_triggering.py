@@ -1,0 +1,368 @@
+"""When a checkpoint is begun, and how it comes to be triggered."""
+
+from __future__ import annotations
+
+import pytest
+
+from flinkray.checkpoint.handles import InlineState
+from flinkray.scheduler.checkpoints.actions import (
+    CheckpointsFailJob,
+    CheckpointTimerPurpose,
+    InitializeMasterHooks,
+    NotifyCheckpointAborted,
+    PrepareCheckpoint,
+    SnapshotCoordinators,
+    StoreCheckpoint,
+    TriggerMasterHooks,
+    TriggerTasks,
+)
+from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason
+from flinkray.scheduler.checkpoints.properties import savepoint, synchronous_savepoint
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from tests.scheduler.builders import one, only
+from tests.scheduler.checkpoints.checkpointed import file
+from tests.scheduler.checkpoints.job_with_checkpoints import (
+    JobWithCheckpoints,
+    Topology,
+    answers,
+    configuration,
+    directories,
+    discarded,
+    expiry,
+    timers,
+)
+
+Reason = CheckpointFailureReason
+SAVEPOINT = savepoint()
+UNFORCED = savepoint(is_forced=False)
+STOP = synchronous_savepoint(is_drain=False)
+
+
+# --- one after the other --------------------------------------------------------------------------
+
+
+def test_a_checkpoint_gets_its_id_and_then_its_sources_are_triggered() -> None:
+    """CP-02, CP-13"""
+    job = JobWithCheckpoints(topology=Topology(2, 3))
+    job.now = 2.5
+    actions = job.request()
+    prepare = one(actions, PrepareCheckpoint)
+    assert not prepare.properties.is_savepoint
+    assert timers(actions, CheckpointTimerPurpose.EXPIRY)[0].delay == 600.0
+    job.now = 4.0
+    trigger = one(job.prepare(actions), TriggerTasks)
+    assert trigger.attempts == (job.attempt("a0"), job.attempt("a1"))
+    assert (trigger.checkpoint_id, trigger.directory) == (1, "chk-1")
+    assert trigger.timestamp == 1_002_500, "milliseconds since 1970, when it was begun"
+    assert (trigger.latest_completed, trigger.is_whole) == (None, False)
+
+
+def test_coordinators_are_asked_before_hooks_and_both_before_tasks() -> None:
+    """CP-32, CP-30: hooks once for each checkpoint, and after it is pending."""
+    job = JobWithCheckpoints(coordinators=("a", "b"), hooks=("h", "i"))
+    actions = job.prepare(job.request())
+    assert one(actions, SnapshotCoordinators).operators == ("a", "b")
+    assert len(actions) == 1
+    coordinator = job.coordinator
+    assert coordinator.coordinator_acknowledged(1, "a", InlineState(b"x"), 0.0) == []
+    actions = coordinator.coordinator_acknowledged(1, "b", None, 0.0)
+    assert actions == [TriggerMasterHooks(1, 1_000_000, ("h", "i"))]
+    assert coordinator.pending_ids == (1,)
+    assert coordinator.master_state_taken(1, "h", b"m", 0.0) == []
+    assert coordinator.master_state_taken(1, "h", b"m", 0.0) == []
+    assert only(coordinator.master_state_taken(1, "i", None, 0.0), TriggerTasks)
+    assert coordinator.master_state_taken(1, "i", None, 0.0) == []
+
+
+@pytest.mark.parametrize("state", [ExecutionState.SCHEDULED, ExecutionState.FINISHED])
+@pytest.mark.parametrize("number", [0, 1])
+def test_nothing_is_begun_when_a_task_does_not_run(number: int, state: ExecutionState) -> None:
+    """CP-01: a finished one is missed if checkpoints end with the first that finishes."""
+    job = JobWithCheckpoints(configuration(allows_finished_tasks=False))
+    job.topology.vertices[number].states[0] = state
+    actions = job.request()
+    assert answers(actions) == {1: Reason.NOT_ALL_REQUIRED_TASKS_RUNNING}
+    assert len(actions) == 1
+    assert job.coordinator.pending_ids == ()
+
+
+def test_checkpoints_go_on_when_source_tasks_have_finished() -> None:
+    """CP-01"""
+    job = JobWithCheckpoints(topology=Topology(2, 1))
+    job.topology.vertices[0].states[0] = ExecutionState.FINISHED
+    job.begin()
+    job.acknowledge(1, "a1")
+    assert only(job.acknowledge(1, "b0"), StoreCheckpoint)
+
+
+def test_one_is_triggered_at_a_time_and_requests_wait_for_it() -> None:
+    """CP-14"""
+    job = JobWithCheckpoints(configuration(max_concurrent=2))
+    first = job.request()
+    assert job.request() == []
+    triggered = job.prepare(first)
+    assert only(triggered, TriggerTasks)
+    assert only(triggered, PrepareCheckpoint)
+    assert only(job.prepare(triggered), TriggerTasks)
+    assert job.coordinator.pending_ids == (1, 2)
+
+
+def test_when_the_first_gets_no_id_those_that_wait_are_begun() -> None:
+    """CP-14"""
+    job = JobWithCheckpoints()
+    first, _ = job.request(), job.request()
+    number = one(first, PrepareCheckpoint).number
+    actions = job.coordinator.preparation_failed(number, "the counter is gone", 0.0)
+    assert answers(actions) == {1: Reason.TRIGGER_CHECKPOINT_FAILURE}
+    assert "the counter is gone" in str(actions[0])
+    assert only(job.prepare(actions), TriggerTasks)
+    assert job.coordinator.preparation_failed(number, "again", 0.0) == []
+    assert job.coordinator.overview(0.0).failed == 1
+
+
+def test_ids_that_do_not_rise_are_refused_and_timestamps_never_fall() -> None:
+    """CP-13: nor is the directory deleted, which may be that of the checkpoint with that id."""
+    job = JobWithCheckpoints(configuration(max_concurrent=9))
+    stamps = []
+    for now in (5.0, 3.0, 9.0):
+        job.now = now
+        stamps.append(one(job.prepare(job.request()), TriggerTasks).timestamp)
+    assert stamps == [1_005_000, 1_005_000, 1_009_000]
+    for checkpoint_id in (3, 2):
+        actions = job.prepare(job.request(), checkpoint_id)
+        assert list(answers(actions).values()) == [Reason.TRIGGER_CHECKPOINT_FAILURE]
+        assert directories(actions) == []
+    assert job.coordinator.pending_ids == (1, 2, 3)
+
+
+def test_who_prepares_too_late_has_its_directory_deleted_once() -> None:
+    """CP-15"""
+    job = JobWithCheckpoints()
+    actions = job.request()
+    number = one(actions, PrepareCheckpoint).number
+    expired = job.coordinator.timer(expiry(actions), 600.0)
+    assert answers(expired) == {1: Reason.CHECKPOINT_EXPIRED}
+    assert directories(job.coordinator.prepared(number, 1, "chk-1", 601.0)) == ["chk-1"]
+    assert job.coordinator.prepared(number, 1, "chk-1", 601.0) == []
+    other = one(job.request(), PrepareCheckpoint).number
+    assert number != other
+    job.coordinator.prepared(other, 2, "chk-2", 602.0)
+    assert job.coordinator.prepared(other, 2, "chk-2", 602.0) == [], "that one is in use"
+
+
+def test_one_that_expires_while_it_is_triggered_is_never_triggered() -> None:
+    """CP-15: though the hook is ready later; the next request is served."""
+    job = JobWithCheckpoints(hooks=("h",))
+    actions = job.request()
+    assert only(job.prepare(actions), TriggerMasterHooks)
+    assert job.request() == []
+    expired = job.coordinator.timer(expiry(actions), 600.0)
+    assert answers(expired) == {1: Reason.CHECKPOINT_EXPIRED}
+    assert one(expired, NotifyCheckpointAborted).attempts == ()
+    assert directories(expired) == ["chk-1"], "no task writes to it"
+    assert job.coordinator.master_state_taken(1, "h", b"", 601.0) == []
+    assert only(job.prepare(expired), TriggerMasterHooks)
+    assert job.coordinator.master_state_taken(1, "h", b"", 602.0) == []
+    assert only(job.coordinator.master_state_taken(2, "h", b"", 602.0), TriggerTasks)
+
+
+def test_a_failing_hook_fails_the_checkpoint_and_tasks_are_not_triggered() -> None:
+    """CP-31"""
+    job = JobWithCheckpoints(configuration(tolerable_failures=0), hooks=("h",))
+    job.prepare(job.request())
+    assert job.coordinator.master_hook_failed(2, "h", "another", 0.0) == []
+    actions = job.coordinator.master_hook_failed(1, "h", "no network", 0.0)
+    assert answers(actions) == {1: Reason.TRIGGER_CHECKPOINT_FAILURE}
+    assert "the master hook 'h': no network" in one(actions, CheckpointsFailJob).text
+    assert only(actions, TriggerTasks) == []
+    assert job.coordinator.master_hook_failed(1, "h", "again", 0.0) == []
+
+
+def test_a_coordinator_that_declines_fails_the_checkpoint_and_what_it_gave_is_discarded() -> None:
+    """CP-32, CP-37"""
+    job = JobWithCheckpoints(coordinators=("a", "b"))
+    job.prepare(job.request())
+    job.coordinator.coordinator_acknowledged(1, "a", file("of a"), 0.0)
+    assert job.coordinator.coordinator_declined(2, "b", "another", 0.0) == []
+    actions = job.coordinator.coordinator_declined(1, "b", "it has failed", 0.0)
+    assert answers(actions) == {1: Reason.TRIGGER_CHECKPOINT_FAILURE}
+    assert one(actions, NotifyCheckpointAborted).coordinators == ("a", "b")
+    assert discarded(actions) == ["of a"]
+    assert discarded(job.coordinator.coordinator_acknowledged(1, "b", file("late"), 0.0)) == [
+        "late"
+    ]
+    assert job.coordinator.coordinator_acknowledged(1, "b", None, 0.0) == []
+
+
+def test_hooks_are_initialised_once() -> None:
+    """CP-30"""
+    job = JobWithCheckpoints(hooks=("h",))
+    assert only(job.run(), InitializeMasterHooks)
+    job.coordinator.job_status_changed(JobStatus.RESTARTING, 1.0)
+    assert not only(job.run(), InitializeMasterHooks)
+    assert not only(JobWithCheckpoints().run(), InitializeMasterHooks)
+
+
+# --- periodic checkpoints -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("most", [1, 2, 5])
+def test_there_are_never_more_at_once_than_allowed(most: int) -> None:
+    """CP-08: as soon as one is complete, the next begins."""
+    job = JobWithCheckpoints(configuration(interval=1.0, max_concurrent=most))
+    actions = job.run()
+    for _ in range(most):
+        actions = job.tick(actions)
+        assert only(job.prepare(actions), TriggerTasks)
+    for _ in range(3):
+        actions = job.tick(actions)
+        assert not only(actions, PrepareCheckpoint)
+    assert len(job.coordinator.pending_ids) == most
+    done = job.complete(1)
+    assert len(only(done, PrepareCheckpoint)) == 1, "ticks that were missed are not made up for"
+    job.prepare(done)
+    assert job.coordinator.pending_ids == tuple(range(2, most + 2))
+
+
+def test_a_later_one_that_is_complete_makes_room_for_those_before_it_too() -> None:
+    """CP-08"""
+    job = JobWithCheckpoints(configuration(interval=1.0, max_concurrent=2))
+    actions = job.run()
+    for _ in range(2):
+        actions = job.tick(actions)
+        job.prepare(actions)
+    job.complete(2)
+    assert list(job.coordinator.pending_ids) == []
+    for _ in range(2):
+        actions = job.tick(actions)
+        job.prepare(actions)
+    assert job.coordinator.pending_ids == (3, 4)
+
+
+def test_a_tick_within_the_pause_is_put_off_to_its_end() -> None:
+    """CP-09, CP-17"""
+    job = JobWithCheckpoints(configuration(interval=50.0, min_pause=50.0), random=0.0)
+    actions = job.tick(job.run())
+    job.prepare(actions)
+    job.now = 90.0
+    job.complete(1)
+    job.now = 100.0
+    stale = timers(actions, CheckpointTimerPurpose.TRIGGER)[0]
+    early = job.coordinator.timer(stale.key, 100.0)
+    assert not only(early, PrepareCheckpoint)
+    first, put_off = timers(early, CheckpointTimerPurpose.TRIGGER)
+    assert put_off.delay == 40.0
+    assert job.coordinator.timer(first.key, 130.0) == [], "only one timer counts"
+    assert only(job.coordinator.timer(put_off.key, 140.0), PrepareCheckpoint)
+
+
+def test_the_pause_does_not_hold_back_what_users_want() -> None:
+    """CP-17"""
+    job = JobWithCheckpoints(configuration(interval=50.0, min_pause=50.0))
+    job.begin()
+    job.complete(1)
+    assert only(job.prepare(job.request()), TriggerTasks)
+    job.complete(2)
+    assert only(job.request(UNFORCED), PrepareCheckpoint)
+
+
+def test_a_checkpoint_that_fails_begins_no_pause() -> None:
+    """CP-09"""
+    job = JobWithCheckpoints(configuration(interval=50.0, min_pause=50.0), random=0.0)
+    actions = job.tick(job.run())
+    job.prepare(actions)
+    job.decline(1, "a0")
+    assert only(job.tick(actions), PrepareCheckpoint)
+
+
+def test_no_periodic_ones_are_taken_after_the_scheduler_was_stopped_but_users_are_served() -> None:
+    """CP-11"""
+    job = JobWithCheckpoints(configuration(interval=1.0))
+    actions = job.tick(job.run())
+    job.prepare(actions)
+    stopped = job.coordinator.stop_scheduler(job.now)
+    assert one(stopped, NotifyCheckpointAborted).checkpoint_id == 1
+    assert job.tick(actions) == []
+    assert only(job.prepare(job.request()), TriggerTasks)
+    again = job.run()
+    assert job.run() == [], "it runs already"
+    assert timers(again, CheckpointTimerPurpose.TRIGGER)
+    job.complete(2)
+    assert only(job.tick(again), PrepareCheckpoint)
+
+
+def test_a_periodic_request_that_waits_when_the_scheduler_stops_is_never_served() -> None:
+    """CP-11"""
+    job = JobWithCheckpoints(configuration(interval=1.0))
+    job.begin()
+    actions = job.tick(job.run())
+    assert not only(actions, PrepareCheckpoint)
+    job.coordinator.stop_scheduler(job.now)
+    job.begin()
+    assert not only(job.complete(2), PrepareCheckpoint)
+
+
+def test_after_the_end_of_the_job_nothing_is_taken() -> None:
+    """CP-12"""
+    job = JobWithCheckpoints(configuration(interval=1.0))
+    actions = job.run()
+    job.coordinator.shutdown(JobStatus.FINISHED, 1.0)
+    assert answers(job.request()) == {1: Reason.CHECKPOINT_COORDINATOR_SHUTDOWN}
+    assert job.tick(actions) == []
+    assert job.run() == []
+    assert job.coordinator.shutdown(JobStatus.FINISHED, 1.0) == []
+
+
+# --- requests -------------------------------------------------------------------------------------
+
+
+def test_forced_savepoints_are_taken_at_once_and_others_before_checkpoints_that_wait() -> None:
+    """CP-17"""
+    job = JobWithCheckpoints()
+    job.begin()
+    assert job.request() == []
+    assert job.request(UNFORCED) == []
+    for _ in range(2):
+        assert only(job.prepare(job.request(SAVEPOINT)), TriggerTasks)
+    assert job.coordinator.pending_ids == (1, 2, 3)
+    for checkpoint_id in (1, 2):
+        assert not only(job.complete(checkpoint_id), PrepareCheckpoint)
+    begun = job.complete(3)
+    assert one(begun, PrepareCheckpoint).properties == UNFORCED
+
+
+def test_too_many_requests_are_answered_at_once() -> None:
+    """CP-16"""
+    job = JobWithCheckpoints()
+    job.begin()
+    for _ in range(1000):
+        assert job.request() == []
+    assert answers(job.request()) == {1002: Reason.TOO_MANY_CHECKPOINT_REQUESTS}
+    assert answers(job.request(UNFORCED)) == {1001: Reason.TOO_MANY_CHECKPOINT_REQUESTS}
+
+
+def test_nothing_is_begun_while_the_job_is_being_stopped_with_a_savepoint() -> None:
+    """CP-20: tasks process nothing more."""
+    job = JobWithCheckpoints(configuration(interval=1.0, max_concurrent=9))
+    ticking = job.run()
+    stop = job.request(STOP)
+    assert job.request(SAVEPOINT) == []
+    job.prepare(stop)
+    ticking = job.tick(ticking)
+    assert not only(ticking, PrepareCheckpoint)
+    done = job.complete(1)
+    assert answers(done) == {1: "chk-1/_metadata"}
+    assert not only(done, PrepareCheckpoint)
+    ended = job.coordinator.job_status_changed(JobStatus.FINISHED, job.now)
+    assert answers(ended) == {2: Reason.CHECKPOINT_COORDINATOR_SHUTDOWN}
+
+
+def test_what_waits_for_a_stop_that_comes_to_nothing_is_begun() -> None:
+    """CP-20"""
+    job = JobWithCheckpoints()
+    stop = job.request(STOP)
+    assert job.request(SAVEPOINT) == []
+    number = one(stop, PrepareCheckpoint).number
+    actions = job.coordinator.preparation_failed(number, "no id", 0.0)
+    assert not only(actions, CheckpointsFailJob), "tasks were not told"
+    assert one(actions, PrepareCheckpoint).properties == SAVEPOINT

@@ -1,0 +1,157 @@
+"""A checkpoint that is being taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from flinkray.checkpoint.handles import InlineState, OperatorSubtaskState, TaskState
+from flinkray.checkpoint.metadata import CheckpointedSubtask, MasterState, SnapshotKind
+from flinkray.core.errors import IllegalTransitionError
+from flinkray.scheduler.checkpoints.pending_checkpoint import (
+    Acknowledgement,
+    PendingCheckpoint,
+    PendingPhase,
+)
+from flinkray.scheduler.checkpoints.plan import calculate_plan
+from flinkray.scheduler.checkpoints.request_decider import CheckpointRequest
+from flinkray.scheduler.shared.states import ExecutionState
+from tests.scheduler.builders import JOB
+from tests.scheduler.checkpoints.checkpointed import UNION, file, named, written
+from tests.scheduler.checkpoints.job_with_checkpoints import MANUAL, Topology, state
+
+SUCCESS, DUPLICATE = Acknowledgement.SUCCESS, Acknowledgement.DUPLICATE
+UNKNOWN, OVER = Acknowledgement.UNKNOWN, Acknowledgement.OVER
+
+
+def pending(
+    topology: Topology, coordinators: tuple[str, ...] = (), hooks: tuple[str, ...] = ()
+) -> PendingCheckpoint:
+    """Tasks have been told."""
+    made = PendingCheckpoint(
+        JOB,
+        7,
+        CheckpointRequest(1, MANUAL),
+        calculate_plan(topology, allows_finished=True),
+        number=1,
+        begun_at=0.0,
+        timestamp=1000,
+        directory="chk-7",
+        coordinators=coordinators,
+        hook_ids=hooks,
+    )
+    made.phase = PendingPhase.TASKS
+    return made
+
+
+def test_it_is_fully_acknowledged_by_tasks_coordinators_and_hooks() -> None:
+    """CP-26"""
+    topology = Topology()
+    first, second = topology.attempts
+    checkpoint = pending(topology, ("a",), ("h", "i"))
+    steps: list[Callable[[], Acknowledgement]] = [
+        lambda: checkpoint.acknowledge_task(first, None),
+        lambda: checkpoint.acknowledge_coordinator("a", InlineState(b"c")),
+        lambda: checkpoint.acknowledge_master_state("h", b"m"),
+        lambda: checkpoint.acknowledge_master_state("i", None),
+        lambda: checkpoint.acknowledge_task(second, state("b", "f")),
+    ]
+    for step in steps:
+        assert not checkpoint.is_fully_acknowledged
+        assert step() is SUCCESS
+    assert checkpoint.is_fully_acknowledged
+    metadata = checkpoint.finalize()
+    assert (metadata.checkpoint_id, metadata.timestamp) == (7, 1000)
+    assert metadata.kind is SnapshotKind.CHECKPOINT
+    assert metadata.master_states == (MasterState("h", b"m"),)
+    a, b = metadata.operators
+    assert (a.coordinator, a.subtasks) == (InlineState(b"c"), ())
+    assert b.subtasks == (CheckpointedSubtask(0, state("b", "f").operators["b"]),)
+    assert (b.operator_id, b.parallelism, b.max_parallelism) == ("b", 1, 128)
+
+
+def test_a_second_acknowledgement_is_a_duplicate_and_of_others_unknown() -> None:
+    """CP-26"""
+    topology = Topology()
+    checkpoint = pending(topology, ("a",), ("h",))
+    assert [checkpoint.acknowledge_coordinator(o, None) for o in "aab"] == [
+        SUCCESS,
+        DUPLICATE,
+        UNKNOWN,
+    ]
+    assert [checkpoint.acknowledge_master_state(h, None) for h in "hhi"] == [
+        SUCCESS,
+        DUPLICATE,
+        UNKNOWN,
+    ]
+    other = Topology()
+    other.vertices[0].attempts[0] = 1
+    tasks = (topology.attempts[0], topology.attempts[0], other.attempts[0])
+    given = [checkpoint.acknowledge_task(task, None) for task in tasks]
+    assert given == [SUCCESS, DUPLICATE, UNKNOWN]
+
+
+def test_a_task_that_was_not_told_yet_cannot_acknowledge() -> None:
+    """CP-32"""
+    checkpoint = pending(Topology())
+    checkpoint.phase = PendingPhase.MASTER_HOOKS
+    assert checkpoint.acknowledge_task(Topology().attempts[0], None) is UNKNOWN
+
+
+def test_it_cannot_be_stored_before_all_have_acknowledged_or_after_it_was_aborted() -> None:
+    """CP-24"""
+    topology = Topology()
+    checkpoint = pending(topology)
+    checkpoint.acknowledge_task(topology.attempts[0], None)
+    with pytest.raises(IllegalTransitionError, match="1 tasks have not acknowledged"):
+        checkpoint.finalize()
+    checkpoint.acknowledge_task(topology.attempts[1], None)
+    checkpoint.abort()
+    with pytest.raises(IllegalTransitionError, match="it is over"):
+        checkpoint.finalize()
+
+
+def test_it_gives_up_what_was_received_once() -> None:
+    """CP-24"""
+    topology = Topology()
+    checkpoint = pending(topology, ("a",), ("h",))
+    checkpoint.acknowledge_task(topology.attempts[0], state("a", "f", shared=["g"]))
+    checkpoint.acknowledge_task(topology.attempts[1], None)
+    checkpoint.acknowledge_coordinator("a", file("c"))
+    assert checkpoint.abort() == [file("c"), file("f"), file("g")]
+    assert checkpoint.abort() == []
+    assert checkpoint.acknowledge_task(topology.attempts[0], None) is OVER
+    assert checkpoint.acknowledge_coordinator("a", None) is OVER
+    assert checkpoint.acknowledge_master_state("h", None) is OVER
+
+
+def test_finished_subtasks_are_told_of_in_the_metadata() -> None:
+    """CP-40: those that had ended before, and those that have nothing to do any more."""
+    topology = Topology(2, 2)
+    topology.vertices[0].states[1] = ExecutionState.FINISHED
+    checkpoint = pending(topology)
+    a0, _, b0, b1 = topology.attempts
+    checkpoint.acknowledge_task(a0, None)
+    checkpoint.acknowledge_task(b0, TaskState({}, is_finished=True))
+    checkpoint.acknowledge_task(b1, TaskState({}, is_finished=True))
+    a, b = checkpoint.finalize().operators
+    assert [(s.subtask_index, s.is_finished) for s in a.subtasks] == [(1, True)]
+    assert [(s.subtask_index, s.is_finished) for s in b.subtasks] == [(0, True), (1, True)]
+    assert (a.is_finished, b.is_finished) == (False, True)
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_union_state_of_which_finished_tasks_had_a_part_cannot_be_complete(finished: bool) -> None:
+    """CP-40"""
+    topology = Topology(2, 1)
+    if finished:
+        topology.vertices[0].states[1] = ExecutionState.FINISHED
+    checkpoint = pending(topology)
+    union = OperatorSubtaskState((written("f", named("u", 0, mode=UNION)),))
+    checkpoint.acknowledge_task(topology.attempts[0], TaskState({"a": union}))
+    checkpoint.acknowledge_task(topology.attempts[2], state("b", "g"))
+    lost = checkpoint.lost_by_finished_tasks()
+    assert lost is None if not finished else lost is not None
+    if lost is not None:
+        assert "'a'" in lost
