@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from flinkray.checkpoint.errors import CorruptCheckpointError
+from flinkray.checkpoint.handles import KeyedStateHandle, StateLocation
 from flinkray.checkpoint.headers import read_header, write_header
-from flinkray.checkpoint.state_files import StateInput, StateOutput, check_bytes
+from flinkray.checkpoint.state_files import StateInput, StateOutput, check_bytes, open_state
 from flinkray.core.key_groups import KeyGroupRange
 from flinkray.core.message import message
 from flinkray.core.schema import stored
@@ -83,8 +84,8 @@ class _Body:
 # --- writing ----------------------------------------------------------------------------------
 
 
-def write_keyed_state(snapshot: KeyedSnapshot, output: StateOutput) -> None:
-    """Write a snapshot; the caller finishes the output.  Raises CheckpointStorageError."""
+def write_keyed_state(snapshot: KeyedSnapshot, output: StateOutput) -> StateLocation:
+    """Write a snapshot, and finish the output.  Raises CheckpointStorageError."""
     sections = [
         *(table.groups for table in snapshot.tables.values()),
         *snapshot.timers.values(),
@@ -113,6 +114,7 @@ def write_keyed_state(snapshot: KeyedSnapshot, output: StateOutput) -> None:
     write_header(output, MAGIC, VERSION, header)
     for payload in payloads:
         output.write(payload)
+    return output.finish()
 
 
 # --- reading ----------------------------------------------------------------------------------
@@ -123,7 +125,23 @@ def read_keyed_state_header(state: StateInput) -> KeyedStateHeader:
     return read_header(state, MAGIC, VERSION, KeyedStateHeader)[0]
 
 
-def read_keyed_state(state: StateInput, key_groups: KeyGroupRange) -> KeyedSnapshot:
+def read_keyed_state(
+    handles: Iterable[KeyedStateHandle], key_groups: KeyGroupRange
+) -> list[KeyedSnapshot]:
+    """What a subtask of these key groups is restored from, for its backend, in order.
+
+    Raises:
+        CheckpointStorageError: a handle's state cannot be read, or is not what was written.
+    """
+    snapshots = []
+    for handle in handles:
+        for part in handle.parts:
+            with open_state(part.location) as state:
+                snapshots.append(read_keyed_state_part(state, key_groups))
+    return snapshots
+
+
+def read_keyed_state_part(state: StateInput, key_groups: KeyGroupRange) -> KeyedSnapshot:
     """What a snapshot has of these key groups; nothing else is read but the header.
 
     Raises:

@@ -160,11 +160,9 @@ class _Dataclass(_FixedFields):
 
     def columns(self, form: RecordForm, values: Sequence[Any]) -> list[Sequence[Any]]:
         if self._has_attributes:
-            attributes = [value.__dict__ for value in values]
-            if set(map(len, attributes)) - set(range(len(self._fields) + 1)):
-                raise _NotCoveredError  # more than its fields
-            if any(not each.keys() <= self._fields.keys() for each in attributes):
-                raise _NotCoveredError
+            known = self._fields.keys()
+            if not all(value.__dict__.keys() <= known for value in values):
+                raise _NotCoveredError  # there is more than its fields
         try:
             return [[getattr(value, name) for value in values] for name in form.fields]
         except AttributeError as error:  # a field that was never set

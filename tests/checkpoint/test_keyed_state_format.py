@@ -17,10 +17,17 @@ from flinkray.checkpoint.errors import (
     CorruptCheckpointError,
     UnknownCheckpointFormatError,
 )
-from flinkray.checkpoint.handles import FileState, InlineState, StateLocation
+from flinkray.checkpoint.handles import (
+    FileState,
+    InlineState,
+    KeyedStateHandle,
+    KeyedStatePart,
+    StateLocation,
+)
 from flinkray.checkpoint.keyed_state_format import (
     read_keyed_state,
     read_keyed_state_header,
+    read_keyed_state_part,
     write_keyed_state,
 )
 from flinkray.checkpoint.state_files import StateOutput, open_state
@@ -103,13 +110,12 @@ class Backend:
 
 def written(snapshot: KeyedSnapshot, threshold: int = 1 << 30, path: str = "") -> StateLocation:
     with StateOutput(path, threshold) as output:
-        write_keyed_state(snapshot, output)
-        return output.finish()
+        return write_keyed_state(snapshot, output)
 
 
 def read(location: StateLocation, groups: KeyGroupRange) -> KeyedSnapshot:
     with open_state(location) as state:
-        return read_keyed_state(state, groups)
+        return read_keyed_state_part(state, groups)
 
 
 def data_of(snapshot: KeyedSnapshot) -> bytes:
@@ -158,7 +164,7 @@ def test_only_the_ranges_of_the_wanted_key_groups_are_read() -> None:
     for subtask in range(4):
         groups = key_group_range(GROUPS, 4, subtask)
         file = Counting(data)
-        found = read_keyed_state(file, groups)
+        found = read_keyed_state_part(file, groups)
         assert found.key_groups == groups
         sections = [*(table.groups for table in found.tables.values()), *found.timers.values()]
         wanted = sum(
@@ -175,7 +181,7 @@ def test_only_the_ranges_of_the_wanted_key_groups_are_read() -> None:
         read_bytes += length
     assert read_bytes < len(data)
     nothing = Counting(data)
-    read_keyed_state(nothing, KeyGroupRange(GROUPS, 2 * GROUPS))
+    read_keyed_state_part(nothing, KeyGroupRange(GROUPS, 2 * GROUPS))
     assert len(nothing.reads) == 1
 
 
@@ -183,7 +189,7 @@ def test_large_states_are_read_by_several_requests(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("flinkray.checkpoint.keyed_state_format._LARGEST_READ", 1_000)
     snapshot = example()
     file = Counting(data_of(snapshot))
-    assert read_keyed_state(file, snapshot.key_groups) == snapshot
+    assert read_keyed_state_part(file, snapshot.key_groups) == snapshot
     assert len(file.reads) > 5
     assert max(length for _, length in file.reads[1:]) <= 1_000
 
@@ -210,7 +216,7 @@ def damaged_files() -> Iterator[tuple[int, bytes]]:
 def test_every_change_of_a_file_is_one_clear_error() -> None:
     for place, data in damaged_files():
         with pytest.raises(CheckpointStorageError) as caught:
-            read_keyed_state(Counting(data), KeyGroupRange(0, GROUPS - 1))
+            read_keyed_state_part(Counting(data), KeyGroupRange(0, GROUPS - 1))
         assert type(caught.value) in (CorruptCheckpointError, UnknownCheckpointFormatError)
         assert caught.value.path == "a counted file"
         if place > len(b"flinkray keyed state\n"):
@@ -221,9 +227,9 @@ def test_file_of_another_kind_and_of_a_newer_version_is_said_so() -> None:
     data = bytearray(small())
     data[len(b"flinkray keyed state\n")] = 2
     with pytest.raises(UnknownCheckpointFormatError, match=r"version 2.*the flinkray that wrote"):
-        read_keyed_state(Counting(bytes(data)), KeyGroupRange(0, 1))
+        read_keyed_state_part(Counting(bytes(data)), KeyGroupRange(0, 1))
     with pytest.raises(UnknownCheckpointFormatError, match="no such file of flinkray's"):
-        read_keyed_state(Counting(b"PAR1" + bytes(100)), KeyGroupRange(0, 1))
+        read_keyed_state_part(Counting(b"PAR1" + bytes(100)), KeyGroupRange(0, 1))
 
 
 keys = st.one_of(st.integers(-5, 40), st.text(max_size=2), st.tuples(st.integers(0, 3)))
@@ -239,7 +245,7 @@ def test_state_is_the_same_with_any_parallelism_before_and_after(
     """SA-11: each value is found exactly in the backend that owns its key group."""
     model = Backend(KeyGroupRange(0, GROUPS - 1))
     group_of = model.backend.hash_of
-    handles: list[list[StateLocation]] = []
+    handles: list[KeyedStateHandle] = []
     for subtask in range(before):
         groups = key_group_range(GROUPS, before, subtask)
         backend = Backend(groups)
@@ -251,8 +257,9 @@ def test_state_is_the_same_with_any_parallelism_before_and_after(
             for time, key in enumerate(timers):
                 if _group(key, group_of) in groups:
                     backend.timers.add(time, key, None)
-            parts.append(written(backend.backend.capture(not is_whole).write()))
-        handles.append(parts)
+            location = written(backend.backend.capture(not is_whole).write())
+            parts.append(KeyedStatePart(location, is_whole))
+        handles.append(KeyedStateHandle(groups.first, groups.last, tuple(parts)))
     for name, key, number in [*first, *second]:
         model.put(name, key, number)
     for time, key in enumerate(timers):
@@ -260,8 +267,7 @@ def test_state_is_the_same_with_any_parallelism_before_and_after(
     found: dict[Any, Any] = {}
     for subtask in range(after):
         groups = key_group_range(GROUPS, after, subtask)
-        parts_of = [read(part, groups) for parts in handles for part in parts]
-        mine = Backend(groups, parts_of).everything()
+        mine = Backend(groups, read_keyed_state(handles, groups)).everything()
         assert not mine.keys() & found.keys()
         found |= mine
     assert found == model.everything()
