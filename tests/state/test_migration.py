@@ -5,12 +5,13 @@ from __future__ import annotations
 import enum
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import dataclass, field, make_dataclass, replace
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from flinkray.core.key_groups import KeyGroupRange
 from flinkray.state import (
     HeapKeyedStateBackend,
     KeyContext,
@@ -23,6 +24,10 @@ from flinkray.state import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
+from flinkray.state.key_values import as_key
+from flinkray.state.keys import key_group_of
+from flinkray.state.serializers import SerializerSnapshot, StateSerializer
+from flinkray.state.snapshots import TableSnapshot
 from flinkray.streaming.records.row import Row, RowKind
 from flinkray.streaming.records.typeinfo import Types
 
@@ -69,6 +74,32 @@ def test_added_fields_get_their_defaults_and_removed_ones_are_left_out(define: D
     assert (one, other) == (now([], 1, 7), now([], 2, 7))
     assert one.b is not other.b
     assert restored(stored("k", [one]), "k") == [one]
+
+
+class Defaults:
+    """An object that can be changed, and is the default of a field all the same."""
+
+    def __init__(self) -> None:
+        self.values: list[int] = []
+
+
+def test_defaults_that_can_be_changed_are_each_values_own(define: Define) -> None:
+    was = define(("a", int))
+    snapshot = stored("k", [was(1), was(2)])
+    define(("a", int), ("b", Defaults, Defaults()))
+    one, other = restored(snapshot, "k")
+    one.b.values.append(1)
+    assert other.b.values == []
+
+
+def test_keys_that_somebody_else_has_written_are_found(define: Define) -> None:
+    """NaN is one key, though no dictionary knows that."""
+    writer = StateSerializer(ValueStateDescriptor("state")).writer()
+    payload = writer.write(False, [(float("nan"), 5)], [])
+    group = key_group_of(float("nan"), 128)
+    table = TableSnapshot("value", False, True, {group: payload}, writer.snapshot())
+    snapshot = KeyedSnapshot(KeyGroupRange(0, 127), {"state": table})
+    assert restored(snapshot, as_key(float("nan"))) == 5
 
 
 def test_unchanged_classes_are_read_as_they_are(define: Define) -> None:
@@ -224,10 +255,18 @@ def test_serializer_of_a_newer_flinkray_is_refused() -> None:
         restored(KeyedSnapshot(snapshot.key_groups, {"state": newer}), "k")
 
 
-def _newer(serializer: Any) -> Any:
-    import dataclasses
+def _newer(serializer: SerializerSnapshot) -> SerializerSnapshot:
+    return replace(serializer, version=serializer.version + 1)
 
-    return dataclasses.replace(serializer, version=serializer.version + 1)
+
+def test_serializer_of_operator_state_of_a_newer_flinkray_is_refused() -> None:
+    snapshot = of_operator(lambda backend: backend.list_state(ELEMENTS).add(1))
+    state = snapshot.states["state"]
+    newer = replace(state, elements=(), serializer=_newer(state.serializer))
+    backend = OperatorStateBackend()
+    backend.restore([OperatorSnapshot({"state": newer})])
+    with pytest.raises(StateMigrationError, match=r"version 2.*use the flinkray that wrote it"):
+        backend.list_state(ELEMENTS)
 
 
 # --- operator state
@@ -300,3 +339,10 @@ def test_types_that_only_pickle_covers_are_in_the_snapshot() -> None:
     """So that a warning can name them."""
     snapshot = of_operator(lambda backend: backend.list_state(ELEMENTS).add_all([object, Element]))
     assert snapshot.states["state"].serializer.pickled == ("builtins.type",)
+    another = of_operator(lambda backend: backend.list_state(ELEMENTS).add(Defaults()))
+    backend = OperatorStateBackend()
+    backend.restore([snapshot, another])
+    together = backend.snapshot()
+    assert together is not None
+    pickled = together.states["state"].serializer.pickled
+    assert pickled == ("builtins.type", f"{__name__}.Defaults")

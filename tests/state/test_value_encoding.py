@@ -76,6 +76,31 @@ class Labels(dict[str, int]):
     name: str = ""
 
 
+@dataclass
+class SaysHow:
+    """Has a part that is not to be stored."""
+
+    number: int
+    cache: int = 0
+
+    def __getstate__(self) -> dict[str, int]:
+        return {"number": self.number, "cache": -1}
+
+
+class Slotted:
+    __slots__ = ("hidden",)
+
+
+@dataclass
+class OfSlotted(Slotted):
+    __slots__ = ("number",)
+    number: int
+
+
+class Extended(Point):
+    """A named tuple that may have attributes besides."""
+
+
 class Plain:
     """Nothing covers it but pickle."""
 
@@ -254,6 +279,19 @@ def test_types_that_only_pickle_covers_are_named() -> None:
         "builtins.function",
     }
     assert {form.name for form in encoder.forms} == set()
+
+
+def test_what_is_more_than_its_fields_is_not_lost() -> None:
+    """How a class says that it is pickled, slots of its base, attributes of a tuple."""
+    slotted, extended = OfSlotted(1), Extended(1.0, 2.0)
+    slotted.hidden = 5  # type: ignore[attr-defined]
+    extended.note = "kept"  # type: ignore[attr-defined]
+    data, encoder = written([SaysHow(1, 7), slotted, extended])
+    says_how, of_slots, point = read(data)
+    assert (says_how.number, says_how.cache) == (1, -1)
+    assert (of_slots.number, of_slots.hidden) == (1, 5)
+    assert (point, point.note) == ((1.0, 2.0), "kept")
+    assert len(encoder.pickled) == 3
 
 
 def test_deep_values_and_values_within_themselves_are_pickled() -> None:
