@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from flinkray.streaming.network.element_codec import Description
 from flinkray.streaming.network.frames import Part
-from flinkray.streaming.records.elements import Barrier, CancelledBarrier, Element, EndOfInput
+from flinkray.streaming.records.elements import (
+    Barrier,
+    Block,
+    CancelledBarrier,
+    Columns,
+    Element,
+    EndOfInput,
+)
 
 OVERHEAD = 256
 """Bytes that are counted for a buffer besides its data, so that many tiny ones are not free."""
 
-EVENTS = (Barrier, CancelledBarrier, EndOfInput)
+EVENTS: Final = (Barrier, CancelledBarrier, EndOfInput)
 """What travels in a buffer of its own, at once."""
+
+_BATCHES: Final = (Block, Columns)
 
 
 class Buffer:
@@ -40,3 +50,12 @@ class Buffer:
     def data_size(self) -> int:
         """Bytes of an encoded buffer's data."""
         return self.size - OVERHEAD
+
+
+def count_records(elements: Sequence[Element]) -> int:
+    """Records in all batches among them."""
+    count = 0
+    for element in elements:
+        if isinstance(element, _BATCHES):
+            count += len(element)
+    return count

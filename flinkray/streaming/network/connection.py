@@ -49,6 +49,14 @@ logger = logging.getLogger(__name__)
 _WRITE_TOGETHER = 131_072
 """Bytes after which no further buffer is added to what is given to the system at once."""
 
+_SHARE_TOGETHER = 262_144
+"""The same where bodies go by shared memory, and count: a message for a few of them costs little,
+and the consumer reads these while the next ones are copied."""
+
+_MOST_SENT_AT_ONCE = 8
+"""Times that who has something to send gives that much to the system, before the writing thread
+takes over: a task has other things to do, and the thread that reads has to read."""
+
 
 class ReceivingChannel(Protocol):
     """The consuming end of a channel; called by the thread that reads."""
@@ -121,7 +129,9 @@ class Connection:
         self._ready: deque[RemoteView] = deque()
         self._mapped = MappedRegions()
         self._owned: OwnedRegions | None = None
+        self._together = _WRITE_TOGETHER
         if shared_memory and IS_AVAILABLE:
+            self._together = _SHARE_TOGETHER
             self._owned = OwnedRegions(
                 shared_memory,
                 lambda offer: self._control.append(head(OFFERED, offer)),
@@ -183,7 +193,10 @@ class Connection:
             self._is_sending = True
         rest: list[Part] = []
         try:
-            rest = self._wire.try_send(self._collect())
+            for _ in range(_MOST_SENT_AT_ONCE):
+                rest = self._wire.try_send(self._collect())
+                if rest or not (self._control or self._ready):
+                    break
         except OSError as error:
             self.fail(f"the connection broke: {error}")
         finally:
@@ -203,11 +216,12 @@ class Connection:
             control.append(head(RETURNED, [returned.popleft() for _ in range(len(returned))]))
         while control:
             parts.append(control.popleft())
-        while ready and size < _WRITE_TOGETHER:
+        while ready and size < self._together:
             view = ready.popleft()
-            frame, again, is_first = view.take()
-            parts += frame
-            size += sum(map(len, frame))
+            most = 1 if ready else self._together - size  # others have their turns, too
+            frames, taken, again, is_first = view.take(most)
+            parts += frames
+            size += taken
             if again and is_first:
                 ready.appendleft(view)
             elif again:

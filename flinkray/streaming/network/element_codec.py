@@ -49,8 +49,9 @@ _BARRIER: Final = 7
 _END: Final = 8
 _CANCELLED_BARRIER: Final = 9
 
-SCATTER_FROM: Final = 16_384
-"""Bytes; a smaller Arrow batch is copied into one piece, which costs less than many pieces."""
+SCATTER_FROM: Final = 131_072
+"""Bytes; a smaller Arrow batch is copied into one piece, which costs less than many pieces: Arrow
+asks Python to take each of them."""
 
 
 Description = tuple[Any, ...]

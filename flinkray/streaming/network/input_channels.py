@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from flinkray.core.errors import FlinkRayError
 from flinkray.rpc.wire import codec
-from flinkray.streaming.network.buffers import OVERHEAD
+from flinkray.streaming.network.buffers import OVERHEAD, count_records
 from flinkray.streaming.network.connection import Connection, ReceivingChannel
 from flinkray.streaming.network.credit import FloatingCredit, ReceiverCredit
 from flinkray.streaming.network.element_codec import ElementDecoder
@@ -27,7 +27,7 @@ from flinkray.streaming.network.result_partition import ResultPartition
 from flinkray.streaming.network.settings import NetworkSettings
 from flinkray.streaming.network.timers import Timers
 from flinkray.streaming.network.views import LocalView
-from flinkray.streaming.records.elements import Block, Columns, Element
+from flinkray.streaming.records.elements import Element
 
 
 class _Requests:
@@ -323,8 +323,3 @@ class LocalInputChannel:
     def metrics(self) -> ChannelMetrics:
         taken = self._taken
         return ChannelMetrics(taken.bytes, taken.records, taken.buffers)
-
-
-def count_records(elements: list[Element]) -> int:
-    """Records in all batches among them."""
-    return sum(len(element) for element in elements if isinstance(element, Block | Columns))

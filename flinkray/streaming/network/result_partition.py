@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from flinkray.streaming.errors import UnpicklableRecordsError
 from flinkray.streaming.network.batch_sizes import in_halves, in_pieces, together
-from flinkray.streaming.network.buffers import EVENTS, OVERHEAD, Buffer
+from flinkray.streaming.network.buffers import EVENTS, OVERHEAD, Buffer, count_records
 from flinkray.streaming.network.element_codec import ElementEncoder
 from flinkray.streaming.network.errors import BatchTooLargeError, PartitionReleasedError
 from flinkray.streaming.network.metrics import ChannelMetrics
@@ -309,8 +309,9 @@ class Subpartition:
         with self._lock:
             if size >= self._segment // 2:
                 waiting = self._take_signs()
-                for piece in in_pieces(element, size):
-                    part = size * _records(piece) // max(1, _records(element))
+                pieces = in_pieces(element, size)
+                for piece in pieces:
+                    part = size // len(pieces)
                     self._finish([*waiting, piece], part + _SIGN_SIZE * len(waiting))
                     waiting = []
             elif isinstance(element, EVENTS):
@@ -424,7 +425,7 @@ class Subpartition:
         try:
             buffer = self._new_buffer(elements, size)
         except BatchTooLargeError:
-            if sum(map(_records, elements)) < 2:
+            if count_records(elements) < 2:
                 raise
             for element in elements:
                 for piece in in_halves(element):
@@ -436,7 +437,7 @@ class Subpartition:
         self._buffers.append(buffer)
 
     def _new_buffer(self, elements: Sequence[Element], size: int) -> Buffer:
-        buffer = Buffer(elements, sum(map(_records, elements)), size + OVERHEAD)
+        buffer = Buffer(elements, count_records(elements), size + OVERHEAD)
         if self.view is None or self.view.is_remote:
             self._encode(buffer, elements)
         self._account(buffer.size)
@@ -518,7 +519,3 @@ class Subpartition:
     def lost(self, view: SubpartitionView, failure: Exception) -> None:
         """The consumer is gone before it has read all."""
         self.partition.consumer_lost(failure)
-
-
-def _records(element: Element) -> int:
-    return len(element) if isinstance(element, Block | Columns) else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from flinkray.streaming.network.buffers import Buffer
 from flinkray.streaming.network.errors import ConsumerLostError
 from flinkray.streaming.network.frames import DATA, FAILED, SHARED_DATA, Part, head
 from flinkray.streaming.network.result_partition import Subpartition
@@ -74,33 +75,38 @@ class RemoteView:
         if is_ready:
             self.notify()
 
-    def take(self) -> tuple[list[Part], bool, bool]:
-        """A frame, whether there can be another one at once, and whether that goes before those of
-        others.  For the connection, when it is the view's turn."""
+    def take(self, most: int) -> tuple[list[Part], int, bool, bool]:
+        """Frames: one, and further ones until there are *most* bytes; none if what was to be sent
+        was discarded meanwhile.  Their bytes, whether there can be another one at once, and whether
+        that goes before those of others.  For the connection, when it is the view's turn."""
+        subpartition = self._subpartition
+        taken: list[tuple[Buffer, int, int]] = []
+        total = 0
         with self._lock:
-            if not self._can_send():  # discarded meanwhile
-                self._is_waiting = False
-                return [], False, False
-            buffer = self._subpartition.pop(self)
-            if not buffer.is_event:
-                self._credit -= buffer.size
-            self._is_waiting = self._can_send()
-            self._sequence += 1
-            header = (
-                self._channel,
-                self._sequence,
-                self._subpartition.queued,
-                buffer.is_urgent,
-                buffer.descriptions,
-            )
-            again, is_first = self._is_waiting, self._is_event_next
-        self._subpartition.partition.notify_room()
-        size = buffer.data_size
-        if size >= SHARED_FROM:
-            region = self._sender.share(buffer.parts, size)
-            if region is not None:
-                return [head(SHARED_DATA, (*header, region, size))], again, is_first
-        return [head(DATA, header, size), *buffer.parts], again, is_first
+            again = self._can_send()
+            while again and total < most:
+                buffer = subpartition.pop(self)
+                if not buffer.is_event:
+                    self._credit -= buffer.size
+                self._sequence += 1
+                total += buffer.size
+                taken.append((buffer, self._sequence, subpartition.queued))
+                again = self._can_send()
+            self._is_waiting = again
+            is_first = self._is_event_next
+        if taken:
+            subpartition.partition.notify_room()
+        frames: list[Part] = []
+        for buffer, sequence, backlog in taken:
+            header = self._channel, sequence, backlog, buffer.is_urgent, buffer.descriptions
+            size = buffer.data_size
+            region = self._sender.share(buffer.parts, size) if size >= SHARED_FROM else None
+            if region is None:
+                frames.append(head(DATA, header, size))
+                frames += buffer.parts
+            else:
+                frames.append(head(SHARED_DATA, (*header, region, size)))
+        return frames, total, again, is_first
 
     def fail(self, reason: str) -> None:
         self._sender.forget_view(self._channel)

@@ -10,9 +10,18 @@ import pytest
 from flinkray.rpc.wire import codec
 from flinkray.streaming.network import NetworkEnvironment, ResultPartition, WireFormatError
 from flinkray.streaming.network.connection import Connection
-from flinkray.streaming.network.frames import ACCEPTED, DATA, REQUEST, Part, head
+from flinkray.streaming.network.frames import (
+    ACCEPTED,
+    CREDIT,
+    DATA,
+    MAPPED,
+    REQUEST,
+    SHARED_DATA,
+    Part,
+    head,
+)
 from flinkray.streaming.network.receiving import FrameReader
-from flinkray.streaming.records.elements import END_OF_INPUT, Barrier
+from flinkray.streaming.records.elements import END_OF_INPUT, Barrier, Columns
 from tests.streaming.network.networks import PATIENCE, network, numbers
 
 SEGMENT = numbers(20_000)
@@ -96,7 +105,8 @@ class _Consumer:
         return frames
 
 
-def test_channels_send_one_buffer_each_in_turn() -> None:
+@pytest.mark.parametrize("batch", [SEGMENT, numbers(100)], ids=["large", "small"])
+def test_channels_send_one_buffer_each_in_turn(batch: Columns) -> None:
     with network() as make:
         environment = make("process")
         consumer = _Consumer(environment)
@@ -104,7 +114,7 @@ def test_channels_send_one_buffer_each_in_turn() -> None:
             partition = environment.create_partition(number, "Source", 1, buffer_timeout=0)
             consumer.request(partition, number)
             for _ in range(4):
-                partition.subpartitions[0].put(SEGMENT)
+                partition.subpartitions[0].put(batch)
         frames = consumer.frames(25)
         channels = [channel for kind, channel in frames if kind == DATA]
         assert len(channels) == 20
@@ -178,3 +188,68 @@ def test_connection_that_brings_garbage_is_given_up_and_says_so() -> None:
         assert lost.wait(PATIENCE)
         assert connection.lost_reason is not None
         assert "given up" in connection.lost_reason
+
+
+class _RecordingWire(_HeldWire):
+    """A wire that takes all at once, and knows which frames came with which call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[list[int]] = []
+        """Kinds of frames."""
+
+    def try_send(self, parts: Sequence[Part]) -> list[Part]:
+        self.send(parts)
+        return []
+
+    def send(self, parts: Sequence[Part]) -> None:
+        reader = FrameReader(_Sent(list(parts)))
+        kinds = []
+        while (frame := reader.next()) is not None:
+            kinds.append(frame[0])
+        with self.sent:
+            if kinds:
+                self.calls.append(kinds)
+            self.sent.notify()
+
+    def count(self, kind: int) -> int:
+        return sum(kinds.count(kind) for kinds in self.calls)
+
+
+def _with_credit_to_come(
+    environment: NetworkEnvironment, batches: Sequence[Columns], shared_memory: int
+) -> tuple[_RecordingWire, Connection]:
+    """A connection that does not run yet, and batches that wait for the consumer's credit."""
+    wire = _RecordingWire()
+    connection = Connection(wire, "peer", environment, lambda _: None, shared_memory)
+    partition = environment.create_partition("p", "Source", 1, buffer_timeout=0)
+    connection._handle(REQUEST, (0, codec.encode("p"), 0, 0, "Sink"), None)
+    for batch in batches:
+        partition.subpartitions[0].put(batch)
+    return wire, connection
+
+
+def test_who_brings_credit_sends_what_it_is_for_up_to_a_limit() -> None:
+    """Waking the writing thread costs more than sending a few buffers does."""
+    with network() as make:
+        environment = make("process")
+        wire, connection = _with_credit_to_come(environment, [SEGMENT] * 20, 0)
+        connection._handle(CREDIT, ((0, 10**9),), None)
+        assert wire.count(DATA) == 8
+        connection.start()
+        with wire.sent:
+            assert wire.sent.wait_for(lambda: wire.count(DATA) == 20, PATIENCE)
+        connection.close("the test ends")
+
+
+def test_consumer_hears_of_buffers_in_shared_memory_while_more_are_copied() -> None:
+    with network() as make:
+        environment = make("process")
+        batches = [numbers(8_192)] * 13  # 64 kB each
+        wire, connection = _with_credit_to_come(environment, batches, 2**24)
+        connection._handle(CREDIT, ((0, 1),), None)  # memory is offered with the first
+        connection._handle(MAPPED, (0, True), None)
+        wire.calls.clear()
+        connection._handle(CREDIT, ((0, 10**9),), None)
+        assert wire.calls == [[SHARED_DATA] * 4] * 3
+        connection.close("the test ends")
