@@ -299,7 +299,14 @@ class WindowAggregateOperator(StreamOperator):
 
     def _key_array(self, present: Any) -> pa.Array:
         keys = self._slots.keys
-        return pa.array([keys[slot] for slot in present.tolist()], self._key_type)
+        mine = [keys[slot] for slot in present.tolist()]
+        try:
+            return pa.array(mine, self._key_type)
+        except pa.ArrowInvalid as error:
+            raise StreamError(
+                f"the keys of column {self._key!r} came as {self._key_type} and as integers that "
+                f"are none ({error}): cast the column to one type before"
+            ) from error
 
     def _result(
         self, aggregate: ColumnAggregate, panes: list[_Pane], counts: Any, present: Any

@@ -232,3 +232,12 @@ def test_time_passes_and_the_end_adds_nothing() -> None:
 def test_keys_by_a_function_are_refused() -> None:
     with pytest.raises(StreamError, match="key_by with the name of a column"):
         WindowAggregateOperator(10, 10, 0, [], Keys(lambda row: row.k))
+
+
+def test_an_integer_key_that_no_float_equals_is_refused_among_floats() -> None:
+    operator = WindowAggregateOperator(10, 10, 0, [ColumnAggregate("n", "count")], Keys("k"))
+    h = OperatorHarness(operator, keyed=True)
+    for keys in (pa.array([1.5]), pa.array([2**60 + 1])):
+        h.process_columns(Columns(pa.record_batch({"k": keys}), np.array([0], np.int64)))
+    with pytest.raises(StreamError, match="column 'k' came as double and as integers that are"):
+        h.watermark(MAX_TIMESTAMP)
