@@ -324,8 +324,6 @@ class CheckpointCoordinator:
         )
 
     def _begin(self, request: CheckpointRequest, now: float) -> Actions:
-        if request.is_periodic and not self._periodic.is_running:
-            return self._refuse(request, Reason.PERIODIC_SCHEDULER_SHUTDOWN)
         if self._is_restore_awaited:
             return self._refuse(request, Reason.JOB_FAILOVER_REGION)
         try:

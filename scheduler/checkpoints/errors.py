@@ -18,7 +18,6 @@ class StateRestoreError(JobError):
 class CheckpointFailureReason(Enum):
     """Flink's names; the values are for people."""
 
-    PERIODIC_SCHEDULER_SHUTDOWN = "the periodic checkpoint scheduler is stopped"
     TOO_MANY_CHECKPOINT_REQUESTS = "too many requests for checkpoints are waiting"
     MINIMUM_TIME_BETWEEN_CHECKPOINTS = "the pause after the checkpoint before it is not over"
     NOT_ALL_REQUIRED_TASKS_RUNNING = "not all required tasks are running"

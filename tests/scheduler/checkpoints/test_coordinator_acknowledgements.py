@@ -309,6 +309,7 @@ def test_state_that_nobody_waits_for_is_discarded_and_that_of_other_jobs_is_not_
     assert told(1, stranger.attempts[0]) == ["x"], "an unknown task"
     assert told(7, job.attempt("a0")) == ["x"], "an unknown checkpoint"
     assert told(1, job.attempt("a0"), job_id=OTHER_JOB) == []
+    assert told(7, job.attempt("a0"), job_id=OTHER_JOB) == []
     assert told(1, job.attempt("a0")) == [], "a known task"
     assert told(1, job.attempt("a0")) == [], "a duplicate"
     assert discarded(job.decline(1, "b0")) == ["x"]

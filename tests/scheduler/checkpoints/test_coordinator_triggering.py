@@ -347,7 +347,7 @@ def test_nothing_is_begun_while_the_job_is_being_stopped_with_a_savepoint() -> N
     ticking = job.run()
     stop = job.request(STOP)
     assert job.request(SAVEPOINT) == []
-    job.prepare(stop)
+    assert not only(job.prepare(stop), PrepareCheckpoint)
     ticking = job.tick(ticking)
     assert not only(ticking, PrepareCheckpoint)
     done = job.complete(1)

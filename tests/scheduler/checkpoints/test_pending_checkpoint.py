@@ -54,8 +54,8 @@ def test_it_is_fully_acknowledged_by_tasks_coordinators_and_hooks() -> None:
         lambda: checkpoint.acknowledge_task(first, None),
         lambda: checkpoint.acknowledge_coordinator("a", InlineState(b"c")),
         lambda: checkpoint.acknowledge_master_state("h", b"m"),
-        lambda: checkpoint.acknowledge_master_state("i", None),
         lambda: checkpoint.acknowledge_task(second, state("b", "f")),
+        lambda: checkpoint.acknowledge_master_state("i", None),
     ]
     for step in steps:
         assert not checkpoint.is_fully_acknowledged
