@@ -5,7 +5,7 @@ Key groups cost nothing while records flow; entries are sorted into them when a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -271,12 +271,11 @@ def _table(
         kept = without_expired(table, kept, moment - config.ttl)
     groups: dict[int, tuple[list[Any], list[Any]]] = {}
     namespaced = table.namespaced
-    for entry in kept:
-        key = entry[0][0] if namespaced else entry[0]
-        groups.setdefault(assign(key), ([], []))[0].append(entry)
-    for place in removed:
-        key = place[0] if namespaced else place
-        groups.setdefault(assign(key), ([], []))[1].append(place)
+    for part, places in ((0, [place for place, _ in kept]), (1, removed)):
+        keys = [place[0] for place in places] if namespaced else places
+        entries: Sequence[Any] = places if part else kept
+        for group, entry in zip(assign.of_all(keys), entries, strict=True):
+            groups.setdefault(group, ([], []))[part].append(entry)
     writer = table.serializer.writer()
     written = {group: writer.write(namespaced, *part) for group, part in groups.items()}
     return TableSnapshot(
@@ -286,9 +285,9 @@ def _table(
 
 def _timers(capture: TableCapture, assign: KeyGroupAssigner) -> dict[int, bytes]:
     groups: dict[int, list[Any]] = {}
-    for timestamp, bucket in capture.read()[0]:
-        for key, namespace in bucket:
-            groups.setdefault(assign(key), []).append((timestamp, key, namespace))
+    timers = [(time, *timer) for time, bucket in capture.read()[0] for timer in bucket]
+    for group, timer in zip(assign.of_all([timer[1] for timer in timers]), timers, strict=True):
+        groups.setdefault(group, []).append(timer)
     return {group: write_timers(timers) for group, timers in groups.items()}
 
 

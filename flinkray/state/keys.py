@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -280,11 +280,46 @@ def hash_array(keys: pa.Array, hash_of: KeyHash = stable_hash) -> Int32s:
     if is_plain_integer(keys) and hash_of in (stable_hash, hash_long):
         return _hash_integers(keys.to_numpy(zero_copy_only=False))
     encoded = pc.dictionary_encode(keys, null_encoding="encode")
-    unique: Int32s = np.fromiter(
-        map(hash_of, encoded.dictionary.to_pylist()), np.int32, len(encoded.dictionary)
-    )
+    unique = _hash_texts(encoded.dictionary) if hash_of in (stable_hash, hash_text) else None
+    if unique is None:
+        unique = np.fromiter(
+            map(hash_of, encoded.dictionary.to_pylist()), np.int32, len(encoded.dictionary)
+        )
     of_rows: Int32s = unique[encoded.indices.to_numpy(zero_copy_only=False)]
     return of_rows
+
+
+_FEW = 32
+"""Texts that are hashed faster one by one."""
+
+
+def _hash_texts(keys: pa.Array) -> Int32s | None:
+    """:func:`hash_text` of many, letter by letter of all; None if they are not all ASCII texts."""
+    kind, number = keys.type, len(keys)
+    is_large = pa.types.is_large_string(kind)
+    if number < _FEW or keys.null_count or not (is_large or pa.types.is_string(kind)):
+        return None
+    _, ends, letters = keys.buffers()
+    offsets = np.frombuffer(ends, np.int64 if is_large else np.int32)
+    offsets = offsets[keys.offset : keys.offset + number + 1].astype(np.intp)
+    units = np.frombuffer(letters or b"", np.uint8)
+    if units[offsets[0] : offsets[-1]].max(initial=0) > 127:
+        return None
+    lengths = np.diff(offsets)
+    order = np.argsort(-lengths, kind="stable")  # the longest first
+    places, lengths = offsets[:-1][order], lengths[order]
+    hashes = np.zeros(number, np.uint32)
+    left = number
+    for place in range(lengths[0]):
+        if lengths[left - 1] <= place:
+            left = int(np.searchsorted(-lengths, -place, "left"))
+        part = hashes[:left]
+        part *= np.uint32(31)
+        part += units[places[:left] + place]
+    result = np.empty(number, np.uint32)
+    result[order] = hashes
+    hashed: Int32s = result.view(np.int32)
+    return hashed
 
 
 def key_groups_of_array(
@@ -293,6 +328,9 @@ def key_groups_of_array(
     """The key group of every value of a column."""
     groups: Int32s = murmur_array(hash_array(keys, hash_of)) % np.int32(max_parallelism)
     return groups
+
+
+_COLUMNS = {str: pa.large_string(), int: pa.int64()}
 
 
 class KeyGroupAssigner:
@@ -319,6 +357,20 @@ class KeyGroupAssigner:
                     self._known.clear()
                 self._known[key] = group
         return group
+
+    def of_all(self, keys: Sequence[Any]) -> list[int]:
+        """The same of each; texts and integers by the column, and without remembering them."""
+        kinds = set(map(type, keys))
+        if len(kinds) == 1 and not kinds.isdisjoint(_COLUMNS):
+            try:
+                column = pa.array(keys, _COLUMNS[kinds.pop()])
+            except (UnicodeEncodeError, OverflowError, pa.ArrowInvalid):  # no column of Arrow's
+                return list(map(self, keys))
+            groups: list[int] = key_groups_of_array(
+                column, self.max_parallelism, self._hash_of
+            ).tolist()
+            return groups
+        return list(map(self, keys))
 
     def remembers(self, key: Any) -> bool:
         """Whether the same is said of *key* without looking at it again."""

@@ -24,6 +24,8 @@ from flinkray.state.key_encoding import UnsupportedKeyError
 from flinkray.state.keys import (
     KEY_KINDS,
     KeyGroupAssigner,
+    _hash_texts,
+    hash_array,
     hash_double,
     hash_float,
     hash_long,
@@ -195,3 +197,47 @@ def test_equal_keys_that_consist_of_other_parts_are_refused_instead_of_divided()
     assert assign(CaseInsensitive("a")) == assign(CaseInsensitive("a"))
     with pytest.raises(UnsupportedKeyError, match=r"\(A\) equals an earlier key and"):
         assign(CaseInsensitive("A"))
+
+
+texts = st.one_of(st.text(max_size=40), st.text(st.characters(max_codepoint=127), max_size=9))
+
+
+@given(st.lists(texts, min_size=40, max_size=80), st.integers(0, 5))
+def test_texts_of_a_column_have_the_hashes_that_each_has(values: list[str], cut: int) -> None:
+    expected = [hash_text(value) for value in values]
+    for kind in (pa.string(), pa.large_string()):
+        column = pa.array(values, kind)
+        assert hash_array(column).tolist() == expected
+        assert hash_array(column.slice(cut)).tolist() == expected[cut:]
+        assert hash_array(pa.array(["", *values], kind)).tolist() == [0, *expected]
+
+
+def test_ascii_texts_of_many_lengths_are_hashed_together() -> None:
+    values = ["x" * (number % 50) + str(number) for number in range(2_000)]
+    hashed = _hash_texts(pa.array(values))
+    assert hashed is not None
+    assert hashed.tolist() == [hash_text(value) for value in values]
+    assert _hash_texts(pa.array(["\u00e4", *values])) is None
+    assert _hash_texts(pa.array([None, *values])) is None
+
+
+mixed = st.one_of(st.integers(), st.text(max_size=5), st.floats(), st.none(), st.booleans())
+surrogates = st.text(st.characters(categories=["Cs"]), max_size=2)
+
+
+@given(
+    st.one_of(
+        st.lists(mixed),
+        st.lists(st.integers(-(1 << 63), (1 << 63) - 1)),
+        st.lists(st.integers()),
+        st.lists(texts),
+        st.lists(surrogates),
+    )
+)
+def test_groups_of_many_keys_are_those_of_each(keys: list[object]) -> None:
+    assign = KeyGroupAssigner(128)
+    assert assign.of_all(keys) == [key_group_of(key, 128) for key in keys]
+    numbers = [key for key in keys if type(key) is int]
+    assert KeyGroupAssigner(128, hash_long).of_all(numbers) == [
+        key_group_of(key, 128, hash_long) for key in numbers
+    ]
