@@ -39,6 +39,13 @@ def accepts(port: int) -> bool:
     return True
 
 
+def is_recorded(folder: str) -> bool:
+    """Whether ``ray start`` has written down where it runs: only then it is ``auto``, which comes
+    after it serves clients."""
+    record = Path(folder, "ray", "ray_current_cluster")
+    return record.exists() and record.read_text() != ""
+
+
 @dataclass(frozen=True)
 class RayWithClients:
     """Its addresses."""
@@ -73,7 +80,7 @@ def ray_with_clients() -> Iterator[RayWithClients]:
                 stderr=subprocess.STDOUT,
             )  # fmt: skip
         try:
-            while not accepts(port):
+            while not (accepts(port) and is_recorded(folder)):
                 assert head.poll() is None, log.read_text()
             yield RayWithClients(f"127.0.0.1:{head_port}", f"ray://127.0.0.1:{port}", folder)
         finally:
