@@ -3,8 +3,7 @@ behind pyarrow."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from pathlib import Path
 
 import pytest
@@ -17,12 +16,10 @@ from flinkray.ha import (
     CompletedCheckpointPointer,
     CompletedCheckpointStore,
     Directory,
-    MemoryDirectory,
     StandaloneHaServices,
     StoreError,
     open_directory,
 )
-from flinkray.ha.arrow_directory import ArrowDirectory
 from flinkray.ha.entries import encode_entry
 
 JOB, OTHER = JobID(b"1" * 16), JobID(b"2" * 16)
@@ -30,26 +27,6 @@ JOB, OTHER = JobID(b"1" * 16), JobID(b"2" * 16)
 
 def pointer(checkpoint_id: int, job_id: JobID = JOB) -> CompletedCheckpointPointer:
     return CompletedCheckpointPointer(job_id, checkpoint_id, f"/{job_id}/{checkpoint_id}/_metadata")
-
-
-@pytest.fixture(scope="module")
-def executor() -> Iterator[Executor]:
-    with ThreadPoolExecutor(4) as executor:
-        yield executor
-
-
-@pytest.fixture(params=["memory", "local", "pyarrow"])
-def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Directory:
-    if request.param == "memory":
-        return MemoryDirectory()
-    if request.param == "local":
-        return open_directory(str(tmp_path / "not yet there"))
-    return ArrowDirectory.from_uri((tmp_path / "by-arrow").as_uri())
-
-
-@pytest.fixture
-def services(directory: Directory, executor: Executor) -> StandaloneHaServices:
-    return StandaloneHaServices(directory, executor)
 
 
 @pytest.fixture

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from pathlib import Path
 
 import msgpack
@@ -25,7 +24,6 @@ from flinkray.ha import (
     absolute_location,
     open_directory,
 )
-from flinkray.ha.arrow_directory import ArrowDirectory
 from flinkray.ha.entries import VERSION, encode_entry
 
 ONE, TWO, THREE = (JobID(bytes([n]) * 16) for n in (1, 2, 3))
@@ -47,26 +45,6 @@ class Result:
 
     job_id: JobID
     text: str = ""
-
-
-@pytest.fixture(scope="module")
-def executor() -> Iterator[Executor]:
-    with ThreadPoolExecutor(4) as executor:
-        yield executor
-
-
-@pytest.fixture(params=["memory", "local", "pyarrow"])
-def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Directory:
-    if request.param == "memory":
-        return MemoryDirectory()
-    if request.param == "local":
-        return open_directory(str(tmp_path / "not yet there"))
-    return ArrowDirectory.from_uri((tmp_path / "by-arrow").as_uri())
-
-
-@pytest.fixture
-def services(directory: Directory, executor: Executor) -> StandaloneHaServices:
-    return StandaloneHaServices(directory, executor)
 
 
 @pytest.fixture
