@@ -154,7 +154,26 @@ class NoRetryStrategy(AsyncRetryStrategy[OUT]):
 NO_RETRY_STRATEGY: AsyncRetryStrategy[Any] = NoRetryStrategy()
 
 
-class FixedDelayRetryStrategy(AsyncRetryStrategy[OUT]):
+class _LimitedRetryStrategy(AsyncRetryStrategy[OUT]):
+    """So many attempts, of what the predicates say."""
+
+    def __init__(
+        self,
+        max_attempts: int,
+        result_predicate: ResultPredicate | None,
+        exception_predicate: ExceptionPredicate | None,
+    ) -> None:
+        self._max_attempts = max_attempts
+        self._predicate: RetryPredicate[OUT] = RetryPredicate(result_predicate, exception_predicate)
+
+    def can_retry(self, current_attempts: int) -> bool:
+        return current_attempts <= self._max_attempts
+
+    def get_retry_predicate(self) -> AsyncRetryPredicate[OUT]:
+        return self._predicate
+
+
+class FixedDelayRetryStrategy(_LimitedRetryStrategy[OUT]):
     """See :meth:`AsyncRetryStrategy.fixed_delay`.
 
     Raises:
@@ -169,21 +188,14 @@ class FixedDelayRetryStrategy(AsyncRetryStrategy[OUT]):
         exception_predicate: ExceptionPredicate | None,
     ) -> None:
         _expect_positive(max_attempts=max_attempts, backoff_time_millis=backoff_time_millis)
-        self._max_attempts = max_attempts
+        super().__init__(max_attempts, result_predicate, exception_predicate)
         self._backoff_time_millis = backoff_time_millis
-        self._predicate: RetryPredicate[OUT] = RetryPredicate(result_predicate, exception_predicate)
-
-    def can_retry(self, current_attempts: int) -> bool:
-        return current_attempts <= self._max_attempts
 
     def get_backoff_time_millis(self, current_attempts: int) -> int:
         return self._backoff_time_millis
 
-    def get_retry_predicate(self) -> AsyncRetryPredicate[OUT]:
-        return self._predicate
 
-
-class ExponentialBackoffDelayRetryStrategy(AsyncRetryStrategy[OUT]):
+class ExponentialBackoffDelayRetryStrategy(_LimitedRetryStrategy[OUT]):
     """See :meth:`AsyncRetryStrategy.exponential_backoff`.
 
     >>> strategy = ExponentialBackoffDelayRetryStrategy(5, 100, 500, 2.0, None, None)
@@ -209,14 +221,10 @@ class ExponentialBackoffDelayRetryStrategy(AsyncRetryStrategy[OUT]):
             max_retry_delay=max_retry_delay,
             multiplier=multiplier,
         )
-        self._max_attempts = max_attempts
+        super().__init__(max_attempts, result_predicate, exception_predicate)
         self._initial_delay = initial_delay
         self._max_retry_delay = max_retry_delay
         self._multiplier = multiplier
-        self._predicate: RetryPredicate[OUT] = RetryPredicate(result_predicate, exception_predicate)
-
-    def can_retry(self, current_attempts: int) -> bool:
-        return current_attempts <= self._max_attempts
 
     def get_backoff_time_millis(self, current_attempts: int) -> int:
         # Many records share the strategy: nothing is remembered of the attempts before.
@@ -224,9 +232,6 @@ class ExponentialBackoffDelayRetryStrategy(AsyncRetryStrategy[OUT]):
         for _ in range(1, current_attempts):
             delay = int(min(delay * self._multiplier, self._max_retry_delay))
         return delay
-
-    def get_retry_predicate(self) -> AsyncRetryPredicate[OUT]:
-        return self._predicate
 
 
 def _expect_positive(**numbers: float) -> None:
