@@ -7,6 +7,7 @@ the flat attribute access and no helper functions.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -183,14 +184,46 @@ class MapIterator(Iterator[Any]):
         self._current = MISSING
 
 
-class TableMapState(MapState[Any, Any]):
-    """See :class:`MapState`."""
+class MapHandle(MapState[Any, Any]):
+    """What all handles of map state have in common."""
 
     __slots__ = ("_context", "_table")
 
     def __init__(self, table: MapTable, context: KeyContext) -> None:
         self._table = table
         self._context = context
+
+    @abstractmethod
+    def _live(self) -> Iterable[tuple[Any, Any]]:
+        """The entries that there are now."""
+
+    def remove(self, key: Any) -> None:
+        self._table.remove_entry(self._context.key, key)
+
+    def items(self) -> MapIterator:
+        return self._iterate("items")
+
+    def keys(self) -> MapIterator:
+        return self._iterate("keys")
+
+    def values(self) -> MapIterator:
+        return self._iterate("values")
+
+    def _iterate(self, what: str) -> MapIterator:
+        place, table = self._context.key, self._table
+        return MapIterator(self._live(), lambda key: table.remove_entry(place, key), what)
+
+    def clear(self) -> None:
+        self._table.remove(self._context.key)
+
+
+class TableMapState(MapHandle):
+    """See :class:`MapState`."""
+
+    __slots__ = ()
+
+    def _live(self) -> Iterable[tuple[Any, Any]]:
+        return self._table.items(self._context.key)
 
     def get(self, key: Any) -> Any:
         value = self._table.get(self._context.key, key)
@@ -206,30 +239,11 @@ class TableMapState(MapState[Any, Any]):
     def put_all(self, dict_value: dict[Any, Any]) -> None:
         self._table.put_all(self._context.key, own_entries(dict_value))
 
-    def remove(self, key: Any) -> None:
-        self._table.remove_entry(self._context.key, key)
-
     def contains(self, key: Any) -> bool:
         return self._table.contains(self._context.key, key)
 
-    def items(self) -> MapIterator:
-        return self._iterate("items")
-
-    def keys(self) -> MapIterator:
-        return self._iterate("keys")
-
-    def values(self) -> MapIterator:
-        return self._iterate("values")
-
-    def _iterate(self, what: str) -> MapIterator:
-        place, table = self._context.key, self._table
-        return MapIterator(table.items(place), lambda key: table.remove_entry(place, key), what)
-
     def is_empty(self) -> bool:
         return self._context.key not in self._table
-
-    def clear(self) -> None:
-        self._table.remove(self._context.key)
 
 
 def own_entries(entries: dict[Any, Any]) -> dict[Any, Any]:

@@ -7,11 +7,10 @@ from typing import Any
 
 from flinkray.core.values import own, own_all
 from flinkray.state.expiry import Expiry
-from flinkray.state.handles import MapIterator, own_entries, owned_list, without_none
+from flinkray.state.handles import MapHandle, own_entries, owned_list, without_none
 from flinkray.state.interfaces import (
     AggregatingState,
     ListState,
-    MapState,
     ReducingState,
     ValueState,
 )
@@ -137,12 +136,11 @@ class TtlAggregatingState(AggregatingState[Any, Any]):
         self._table.remove(self._context.key)
 
 
-class TtlMapState(MapState[Any, Any]):
+class TtlMapState(MapHandle):
     """A :class:`MapState` whose entries expire one by one."""
 
     def __init__(self, table: MapTable, context: KeyContext, expiry: Expiry) -> None:
-        self._table = table
-        self._context = context
+        super().__init__(table, context)
         self._expiry = expiry
 
     def get(self, key: Any) -> Any:
@@ -160,31 +158,12 @@ class TtlMapState(MapState[Any, Any]):
         added = {key: (value, now) for key, value in own_entries(dict_value).items()}
         self._table.put_all(self._context.key, added)
 
-    def remove(self, key: Any) -> None:
-        self._table.remove_entry(self._context.key, key)
-
     def contains(self, key: Any) -> bool:
         self._expiry.accessed()
         return self._expiry.entry(self._table, self._context.key, key) is not MISSING
 
-    def items(self) -> MapIterator:
-        return self._iterate("items")
-
-    def keys(self) -> MapIterator:
-        return self._iterate("keys")
-
-    def values(self) -> MapIterator:
-        return self._iterate("values")
-
-    def _iterate(self, what: str) -> MapIterator:
-        place, table = self._context.key, self._table
-        return MapIterator(self._live(), lambda key: table.remove_entry(place, key), what)
-
     def is_empty(self) -> bool:
         return not self._live()
-
-    def clear(self) -> None:
-        self._table.remove(self._context.key)
 
     def _live(self) -> list[tuple[Any, Any]]:
         self._expiry.accessed()
