@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -142,7 +143,7 @@ class ProcessOperator(TimelessOperator):
         self.results.of_each(self._process, self.read(block), block, self._record_context)
 
 
-class WithTimers(StreamOperator):
+class WithTimers(StreamOperator, ABC):
     """Mixed into keyed operators that have timers.
 
     Results of event-time timers carry the timer's timestamp and come before the watermark that
@@ -163,11 +164,13 @@ class WithTimers(StreamOperator):
         )
         self.results = Collector(context, output)
 
+    @abstractmethod
     def on_event_time_timer(self, timestamp: int, key: Any, namespace: Any) -> None:
-        raise NotImplementedError
+        """A timer is due."""
 
+    @abstractmethod
     def on_processing_time_timer(self, timestamp: int, key: Any, namespace: Any) -> None:
-        raise NotImplementedError
+        """A timer is due."""
 
     def describe_occasion(self) -> str:
         firing = self.timers.firing
