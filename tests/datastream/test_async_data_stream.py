@@ -245,7 +245,7 @@ def keep(value: Any) -> None:
 def test_waiting_takes_no_time_of_the_processor() -> None:
     """Periodic watermarks and records of the source are due meanwhile, and wait."""
 
-    class ForHalfASecond(AsyncFunction[Any, Any]):
+    class ForAWhile(AsyncFunction[Any, Any]):
         async def async_invoke(self, value: Any) -> Any:
             await asyncio.sleep(0.25)
             return [value]
@@ -256,7 +256,7 @@ def test_waiting_takes_no_time_of_the_processor() -> None:
     stamped = env.from_source(source, None, "numbers").assign_timestamps_and_watermarks(
         strategy.with_timestamp_assigner(Second())
     )
-    stream = AsyncDataStream.ordered_wait(stamped, ForHalfASecond(), WAIT, capacity=1)
+    stream = AsyncDataStream.ordered_wait(stamped, ForAWhile(), WAIT, capacity=1)
     stream.sink_to(CallbackSink(keep))
     job = LocalJob(env.get_stream_graph())
     rounds = 0
