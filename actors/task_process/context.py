@@ -124,7 +124,6 @@ class TaskContext:
     """In the order of the vertex's inputs."""
     file_outputs: tuple[FileOutput, ...]
     """In the order of the vertex's results."""
-    restored_state: bytes | None
     _cancellation: Cancellation
     _services: JobServices
 

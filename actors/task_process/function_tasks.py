@@ -132,7 +132,7 @@ class FunctionTaskResources:
 
     async def open(self, cancellation: Cancellation) -> TaskContext:
         deployed = self._deployed
-        job, vertex, task = deployed.job, deployed.vertex, deployed.task
+        job, vertex = deployed.job, deployed.vertex
         return TaskContext(
             job.job_id,
             job.job_name,
@@ -144,7 +144,6 @@ class FunctionTaskResources:
             tuple(output.partition for output in self._channels),
             self._tasks.files.inputs_of(deployed),
             tuple(output.output for output in self._files),
-            task.restored_state,
             cancellation,
             JobServices(deployed.attempt_id, self._tasks.task_executor, self._tasks.main),
         )

@@ -70,13 +70,19 @@ class JobCheckpointStorage:
 
     def checkpoint_writer(self, checkpoint_id: int) -> StateWriter:
         """For the state of a checkpoint."""
-        return StateWriter(
-            self.checkpoint_directory(checkpoint_id), self.shared_directory, self._inline_threshold
-        )
+        directory = self.checkpoint_directory(checkpoint_id)
+        return state_writer(directory, self._inline_threshold, is_savepoint=False)
 
     def savepoint_writer(self, directory: str) -> StateWriter:
         """For the state of a savepoint, which shares nothing."""
-        return StateWriter(directory, directory, self._inline_threshold)
+        return state_writer(directory, self._inline_threshold, is_savepoint=True)
+
+
+def state_writer(directory: str, inline_threshold: int, *, is_savepoint: bool) -> StateWriter:
+    """For the state of a checkpoint or savepoint, by the directory that it was given."""
+    directory = locations.normal(directory)
+    shared = directory if is_savepoint else locations.join(locations.parent_of(directory), SHARED)
+    return StateWriter(directory, shared, inline_threshold)
 
 
 def savepoint_directory(target: str, job_id: JobID, random: Callable[[], str] = random_name) -> str:

@@ -57,6 +57,8 @@ class SnapshotCoordinators:
 
     checkpoint_id: int
     operators: tuple[str, ...]
+    directory: str
+    """Where they write."""
 
 
 @dataclass(frozen=True, slots=True)

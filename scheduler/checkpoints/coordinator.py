@@ -384,7 +384,7 @@ class CheckpointCoordinator:
         )
         self._pending[checkpoint_id] = self._triggering = pending
         if self._coordinators:
-            return [SnapshotCoordinators(checkpoint_id, self._coordinators)]
+            return [SnapshotCoordinators(checkpoint_id, self._coordinators, directory)]
         return self._call_hooks(pending, now)
 
     def preparation_failed(self, number: int, cause: str, now: float) -> Actions:

@@ -1,4 +1,4 @@
-"""What tasks answer to a checkpoint."""
+"""What tasks are told of checkpoints, and what they answer."""
 
 from __future__ import annotations
 
@@ -7,6 +7,48 @@ from flinkray.core.error_text import sendable
 from flinkray.core.ids import ExecutionAttemptID, JobID
 from flinkray.core.message import message
 from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason
+from flinkray.scheduler.checkpoints.properties import CheckpointProperties
+
+
+@message
+class TriggerCheckpoint:
+    """To those tasks that nothing sends barriers to: begin.  All of it is in the barriers, too."""
+
+    checkpoint_id: int
+    timestamp: int
+    """Milliseconds since 1970."""
+    properties: CheckpointProperties
+    directory: str
+    """Where state is written; what later checkpoints may share goes beside it (see
+    :func:`flinkray.checkpoint.storage.state_writer`)."""
+    latest_completed: int
+    """Id of the latest complete checkpoint; 0: there is none.  State is shared with no earlier
+    one."""
+    is_whole: bool
+    """State is shared with no other checkpoint."""
+    is_unaligned: bool = False
+    alignment_timeout: float | None = None
+    """Seconds after which an aligned one goes on as an unaligned one; None: never."""
+
+
+@message
+class CheckpointCompleted:
+    """To all tasks that took part: commit."""
+
+    checkpoint_id: int
+
+
+@message
+class CheckpointAborted:
+    """To all tasks of it: give it up.  One that has answered nothing declines when nothing of it
+    writes for it any more."""
+
+    checkpoint_id: int
+    latest_completed: int
+    """Complete, whether the tasks were told or not; 0: there is none."""
+
+
+CheckpointOrder = TriggerCheckpoint | CheckpointCompleted | CheckpointAborted
 
 
 @message
@@ -36,3 +78,6 @@ class DeclineCheckpoint:
     def __post_init__(self) -> None:
         """User code's texts may be of any length, or none that can be sent."""
         object.__setattr__(self, "text", sendable(self.text))
+
+
+CheckpointAnswer = AcknowledgeCheckpoint | DeclineCheckpoint

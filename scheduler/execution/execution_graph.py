@@ -30,6 +30,7 @@ from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.scheduler.shared.slots import AllocatedSlot
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.story import Story
+from flinkray.scheduler.shared.tasks import RestoredTask
 
 PRIOR_ATTEMPTS_KEPT = 16
 """Of each subtask, as Flink's ``jobmanager.execution.attempts-history-size``."""
@@ -101,7 +102,7 @@ class Execution:
         "failure",
         "io_metrics",
         "process",
-        "restored_state",
+        "restored",
         "slot",
         "state",
         "vertex",
@@ -115,7 +116,7 @@ class Execution:
         self._transitions: tuple[tuple[ExecutionState, float, str], ...] = ()
         self.slot: AllocatedSlot | None = None
         self.failure: Failure | None = None
-        self.restored_state: bytes | None = None
+        self.restored: RestoredTask | None = None
         """What the task is to be restored from; dropped once it is deployed (EX-07)."""
         self.io_metrics: IOMetrics | None = None
         """Since it has ended."""

@@ -166,11 +166,11 @@ class Deployments:
                     execution.attempt_number,
                     _slot_of(execution).allocation_id,
                     inputs,
-                    execution.restored_state,
+                    execution.restored,
                     vertex.coordinator_attempt,
                 )
             )
-            execution.restored_state = None
+            execution.restored = None
         job_id, graph_id = self._graph.job_graph.job_id, self._graph.graph_id
         return DeployTasks(
             location, TaskDeployments(job_id, graph_id, _JOB_KEY, tuple(parts), tuple(tasks))

@@ -46,7 +46,7 @@ class StateRestorer(Protocol):
         """What is not complete is given up: tasks that it needs are gone."""
 
     def restore(self, executions: Sequence[Execution], *, is_global: bool) -> Failure | None:
-        """Set ``restored_state`` of these new attempts; master state too when *is_global*.
+        """Set ``restored`` of these new attempts; master state too when *is_global*.
 
         A failure makes the restart a global failure (EX-16).
         """

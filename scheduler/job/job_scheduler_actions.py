@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 from flinkray.core.ids import ExecutionAttemptID, ResultPartitionID
+from flinkray.scheduler.checkpoints.actions import CheckpointAction
+from flinkray.scheduler.checkpoints.messages import (
+    CheckpointAborted,
+    CheckpointCompleted,
+    CheckpointOrder,
+)
 from flinkray.scheduler.job.coordinator_events import (
     CoordinatorID,
     CoordinatorInput,
@@ -125,6 +132,36 @@ class AskCoordinator:
 
 
 @dataclass(frozen=True, slots=True)
+class OrderCheckpoint:
+    """Tell tasks on one TaskExecutor, in one message.  If a TriggerCheckpoint cannot be told, they
+    have declined.  Other orders are repeated until they are told, or the TaskExecutor is lost."""
+
+    location: WorkerLocation
+    attempts: tuple[ExecutionAttemptID, ...]
+    order: CheckpointOrder
+
+
+@dataclass(frozen=True, slots=True)
+class OrderCoordinators:
+    """Tell the coordinators of these operators, which take orders in the order of these actions,
+    whatever they are."""
+
+    operators: tuple[str, ...]
+    order: CheckpointCompleted | CheckpointAborted
+
+
+@dataclass(frozen=True, slots=True)
+class ResetSubtasks:
+    """Tell the coordinators of operators which of their subtasks go back to a checkpoint: what was
+    given to their earlier attempts after it goes back, too."""
+
+    checkpoint_id: int
+    """0: to their beginning."""
+    subtasks: Mapping[str, tuple[tuple[int, int], ...]]
+    """Operator id -> subtask indices, each with the number of the attempt that begins there."""
+
+
+@dataclass(frozen=True, slots=True)
 class JobEnded:
     """The last action: nothing of the job runs any more."""
 
@@ -146,5 +183,9 @@ JobSchedulerAction = (
     | AskCoordinator
     | StartTimer
     | JobStatusChanged
+    | CheckpointAction
+    | OrderCheckpoint
+    | OrderCoordinators
+    | ResetSubtasks
     | JobEnded
 )

@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from flinkray.checkpoint.handles import StateLocation
 from flinkray.core.ids import (
     AllocationID,
     ExecutionAttemptID,
     ResourceID,
     ResultPartitionID,
 )
+from flinkray.scheduler.checkpoints.actions import CheckpointTimerKey, StoreCheckpoint
+from flinkray.scheduler.checkpoints.messages import CheckpointAnswer
+from flinkray.scheduler.checkpoints.properties import CheckpointProperties
 from flinkray.scheduler.execution.execution_graph import Execution, ExecutionVertex
 from flinkray.scheduler.job.coordinator_events import CoordinatorEvent, CoordinatorID
 from flinkray.scheduler.job.transition_loop import Phase, Transition
@@ -102,6 +106,96 @@ class CoordinatorTold(Transition):
 
     coordinator: CoordinatorID
     event: CoordinatorEvent
+
+
+# --- checkpoints: what became of what the coordinator has asked for ------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPrepared(Transition):
+    """A PrepareCheckpoint is carried out."""
+
+    number: int
+    checkpoint_id: int
+    directory: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointNotPrepared(Transition):
+    """There is no id, or no directory."""
+
+    number: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorCheckpointed(Transition):
+    """The coordinator of an operator has made its cut; None: it has no state."""
+
+    checkpoint_id: int
+    operator_id: str
+    state: StateLocation | None
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorNotCheckpointed(Transition):
+    """The coordinator of an operator cannot make its cut."""
+
+    checkpoint_id: int
+    operator_id: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointAnswered(Transition):
+    """What tasks have answered, in their order."""
+
+    answers: tuple[CheckpointAnswer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointIsStored(Transition):
+    """A StoreCheckpoint is carried out; *path* is that of the metadata."""
+
+    stored: StoreCheckpoint
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointIsNotStored(Transition):
+    """It is certain that nobody will ever recover it."""
+
+    stored: StoreCheckpoint
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointTimerOver(Transition):
+    """The delay of a StartCheckpointTimer is over."""
+
+    key: CheckpointTimerKey
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRequested(Transition):
+    """A user wants a savepoint, or (None) a checkpoint of the job."""
+
+    request_id: int
+    properties: CheckpointProperties | None
+    target_directory: str | None = None
+
+
+CheckpointEvent = (
+    CheckpointPrepared
+    | CheckpointNotPrepared
+    | CoordinatorCheckpointed
+    | CoordinatorNotCheckpointed
+    | CheckpointAnswered
+    | CheckpointIsStored
+    | CheckpointIsNotStored
+    | CheckpointTimerOver
+    | SnapshotRequested
+)
 
 
 # --- timers ---------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from sys import byteorder
 
+from flinkray.checkpoint.handles import TaskState
 from flinkray.core.error_text import sendable
 from flinkray.core.ids import (
     AllocationID,
@@ -71,6 +72,11 @@ class JobInformation:
     cancellation_interval: float | None = None
     """Seconds; None: the cluster's ``task.cancellation.interval``, and so on."""
     cancellation_timeout: float | None = None
+    is_exactly_once: bool = True
+    """False: checkpoints may hold records after their barriers, too."""
+    inline_threshold: int | None = None
+    """Bytes below which state lies in its handle; None: the cluster's
+    ``execution.checkpointing.data-inline-threshold``."""
 
 
 @message
@@ -173,6 +179,15 @@ class SharedPart:
 
 
 @message
+class RestoredTask:
+    """What a task goes on from."""
+
+    checkpoint_id: int
+    state: TaskState | None
+    """None: it has none in that checkpoint."""
+
+
+@message
 class TaskDeployment:
     """One execution attempt; the numbers are keys of shared parts."""
 
@@ -182,9 +197,13 @@ class TaskDeployment:
     allocation_id: AllocationID
     inputs: tuple[int, ...] = ()
     """Per input of the vertex its PartitionLocations."""
-    restored_state: bytes | None = None
+    restored: RestoredTask | None = None
+    """None: it begins anew."""
     coordinator_attempt: int = 0
     """The attempt of the vertex's coordinator that it belongs to; 0 without one."""
+    restores: int = 0
+    """How often the coordinators of the job had been restored when it was deployed: it belongs to
+    what they were restored to last."""
 
 
 @message

@@ -29,6 +29,7 @@ from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import AllocatedSlot, SameWorkerGroup, WorkerLocation
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.scheduler.shared.tasks import (
+    RestoredTask,
     SharedPart,
     TaskDeployment,
     TaskExecutionState,
@@ -55,6 +56,7 @@ from tests.scheduler.builders import (
 from tests.scheduler.graphs import job
 
 RESTARTS = FixedDelayRestart(5, 1.0)
+RESTORED = RestoredTask(7, None)
 EARLY = (ExecutionState.DEPLOYING, ExecutionState.INITIALIZING, ExecutionState.RUNNING)
 
 
@@ -306,5 +308,5 @@ class ScriptedState:
         states = {e.state.name for e in executions}
         self.calls.append(f"restore {len(executions)} {states} global={is_global}")
         for execution in executions:
-            execution.restored_state = b"state"
+            execution.restored = RESTORED
         return self.failures.pop(0) if self.failures else None

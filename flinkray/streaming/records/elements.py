@@ -162,6 +162,13 @@ class Barrier:
     alignment_timeout: int | None = None
     """Milliseconds after the trigger, after which a checkpoint that is not aligned yet goes on as
     an unaligned one; None: never."""
+    directory: str = ""
+    """Where state is written."""
+    latest_completed: int = 0
+    """Id of the latest complete checkpoint; 0: there is none.  State is shared with no earlier
+    one."""
+    is_whole: bool = False
+    """State is shared with no other checkpoint."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,13 @@ from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from tests.scheduler.builders import GRAPH, one, only
 from tests.scheduler.graphs import data_set_id, execution_graph, job
-from tests.scheduler.tasks_under_test import RESTARTS, ScriptedState, TasksUnderTest, stream
+from tests.scheduler.tasks_under_test import (
+    RESTARTS,
+    RESTORED,
+    ScriptedState,
+    TasksUnderTest,
+    stream,
+)
 
 TE0 = ResourceID("te0")
 
@@ -285,10 +291,10 @@ def test_restart_aborts_checkpoints_resets_restores_and_only_then_schedules() ->
     assert state.calls == ["abort"]
     tasks.restart()
     assert state.calls == ["abort", "restore 2 {'CREATED'} global=False"]
-    assert {t.restored_state for t in tasks.tasks.values()} == {b"state"}
+    assert all(t.restored == RESTORED for t in tasks.tasks.values())
     execution = tasks.scheduler._graph.find(tasks.attempt("a1"))
     assert execution is not None
-    assert execution.restored_state is None
+    assert execution.restored is None
 
 
 def test_failing_restore_is_a_global_failure_and_the_local_restart_is_skipped() -> None:
