@@ -1,5 +1,5 @@
-"""The command line: ``flinkray run|list|info|cancel``, ``flinkray cluster up|down|status`` and
-``flinkray data-sets list|release``.
+"""The command line: ``flinkray run|list|info|cancel``, ``flinkray cluster up|down|status``,
+``flinkray data-sets list|release`` and ``flinkray checkpoint list|show``.
 
 Exit codes: 0 success; 1 the job failed, or an error that is none of the following; 2 bad input
 (arguments, script, configuration, a job that is refused); 3 no cluster, or it cannot be reached;
@@ -20,6 +20,7 @@ import click
 
 from flinkray.client import cli_output
 from flinkray.client.attached_run import LeftRunning, ProgressDisplay, run_attached
+from flinkray.client.cli_checkpoints import checkpoint
 from flinkray.client.cli_data_sets import data_sets
 from flinkray.client.cli_options import (
     JSON,
@@ -310,6 +311,7 @@ def status(as_json: bool, address: str | None, cluster_id: str) -> None:
 
 
 cli.add_command(data_sets)
+cli.add_command(checkpoint)
 
 
 def main() -> None:

@@ -1,0 +1,169 @@
+"""What is in a checkpoint, for people: operators, their states, types and sizes.
+
+Metadata and the headers of state files are read; state itself is not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+
+from flinkray.checkpoint.handles import OperatorStateHandle
+from flinkray.checkpoint.keyed_state_format import read_keyed_state_header
+from flinkray.checkpoint.metadata import CheckpointedOperator
+from flinkray.checkpoint.operator_state_format import read_operator_state_header
+from flinkray.checkpoint.state_files import open_state
+from flinkray.checkpoint.storage import metadata_path, read_metadata
+from flinkray.core.message import message
+from flinkray.state.serializers import SerializerSnapshot
+
+
+@message
+class StateContents:
+    """One state of an operator, of all its subtasks."""
+
+    name: str
+    kind: str
+    """Of keyed state: value, list, …; of operator state: list, union or broadcast."""
+    is_keyed: bool
+    type: str | None
+    """As its descriptor declares it; None: by what is in it."""
+    elements: int | None
+    """Of operator state."""
+    pickled: tuple[str, ...]
+    """Types that cannot be migrated."""
+
+
+@message
+class OperatorContents:
+    """One operator."""
+
+    operator_id: str
+    name: str
+    uid: str | None
+    parallelism: int
+    max_parallelism: int
+    finished: tuple[int, ...]
+    """Subtasks that had come to the end of their data."""
+    key_groups: tuple[tuple[int, int], ...]
+    """First and last one of each subtask with keyed state."""
+    states: tuple[StateContents, ...]
+    timers: tuple[str, ...]
+    """Names of queues."""
+    size: int
+    """Bytes of all its state; what is shared with other checkpoints is counted in full."""
+    coordinator_size: int | None
+    """Bytes of the state of its coordinator (of a source: its enumerator)."""
+    in_flight_size: int
+    """Bytes that were in flight to and from it when an unaligned checkpoint overtook them."""
+
+
+@message
+class CheckpointContents:
+    """A checkpoint or savepoint."""
+
+    location: str
+    job_id: str
+    checkpoint_id: int
+    kind: str
+    timestamp: int
+    """When it was triggered: milliseconds since 1970."""
+    flinkray_version: str
+    operators: tuple[OperatorContents, ...]
+    size: int
+    """Bytes."""
+
+
+def describe_checkpoint(location: str) -> CheckpointContents:
+    """What is in a checkpoint, by its directory or its metadata file.
+
+    Raises:
+        CheckpointStorageError: it is none, or cannot be read; the text names the file.
+    """
+    metadata = read_metadata(location)
+    operators = tuple(map(_operator, metadata.operators))
+    return CheckpointContents(
+        metadata_path(location),
+        metadata.job_id.hex(),
+        metadata.checkpoint_id,
+        metadata.kind.value,
+        metadata.timestamp,
+        metadata.flinkray_version,
+        operators,
+        sum(operator.size + (operator.coordinator_size or 0) for operator in operators),
+    )
+
+
+def _operator(operator: CheckpointedOperator) -> OperatorContents:
+    subtasks = [subtask.state for subtask in operator.subtasks]
+    keyed = [handle for state in subtasks for handle in state.keyed_state]
+    states: dict[tuple[bool, str], StateContents] = {}
+    timers: dict[str, None] = {}
+    for handle in keyed:
+        for part in handle.parts:
+            with open_state(part.location) as state:
+                header = read_keyed_state_header(state)
+            timers.update(dict.fromkeys(header.timers))
+            for table in header.tables:
+                _add(states, _contents(table.name, table.kind, True, None, table.serializer))
+    for of_subtask in subtasks:
+        for it in _operator_states(of_subtask.operator_state):
+            _add(states, it)
+    channels = [h for s in subtasks for h in (*s.input_channels, *s.result_subpartitions)]
+    return OperatorContents(
+        operator.operator_id,
+        operator.name,
+        operator.uid,
+        operator.parallelism,
+        operator.max_parallelism,
+        tuple(s.subtask_index for s in operator.subtasks if s.is_finished),
+        tuple(sorted((h.first_key_group, h.last_key_group) for h in keyed)),
+        tuple(states[key] for key in sorted(states)),
+        tuple(timers),
+        sum(location.size for state in subtasks for location in state.locations()),
+        None if operator.coordinator is None else operator.coordinator.size,
+        sum(handle.location.size for handle in channels),
+    )
+
+
+def _operator_states(handles: Iterable[OperatorStateHandle]) -> Iterator[StateContents]:
+    for handle in handles:
+        with open_state(handle.location) as state:
+            header = read_operator_state_header(state)
+        serializers = {it.name: it.serializer for it in header.states}
+        for named in handle.states:
+            yield _contents(
+                named.name, named.mode.value, False, len(named.offsets), serializers[named.name]
+            )
+
+
+def _contents(
+    name: str, kind: str, is_keyed: bool, elements: int | None, serializer: SerializerSnapshot
+) -> StateContents:
+    declared = None if serializer.declared is None else json.loads(serializer.declared)["type"]
+    text = None if declared is None else _type_text(declared)
+    return StateContents(name, kind, is_keyed, text, elements, serializer.pickled)
+
+
+def _type_text(described: object) -> str:
+    """Of what :class:`SerializerSnapshot` has as the declared type."""
+    match described:
+        case {"of": [*parts]}:
+            return f"({', '.join('any' if p is None else _type_text(p) for p in parts)})"
+        case {"row": [*fields]}:
+            named = (f"{name}: {'any' if t is None else _type_text(t)}" for name, t in fields)
+            return f"Row({', '.join(named)})"
+    return str(described)
+
+
+def _add(states: dict[tuple[bool, str], StateContents], found: StateContents) -> None:
+    """What another subtask, or a part before, has of the same state."""
+    key = not found.is_keyed, found.name
+    known = states.get(key)
+    if known is not None:
+        elements = None
+        if found.elements is not None:
+            elements = found.elements + (known.elements or 0)
+        pickled = tuple(dict.fromkeys((*known.pickled, *found.pickled)))
+        found = StateContents(found.name, found.kind, found.is_keyed, found.type, elements, pickled)
+    states[key] = found
