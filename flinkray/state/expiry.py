@@ -6,7 +6,7 @@ and maps each element or entry has its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -146,17 +146,24 @@ class Expiry:
 
 
 def without_expired(
-    table: StateTable, entries: list[tuple[Any, Any]], limit: int
-) -> list[tuple[Any, Any]]:
-    """Places and contents, of which those that were renewed up to then have expired."""
-    if isinstance(table, ValueTable):
-        return [entry for entry in entries if entry[1][1] > limit]
+    table: StateTable, places: Sequence[Any], contents: Sequence[Any], limit: int
+) -> tuple[list[Any], list[Any]]:
+    """Places and their contents, of which those that were renewed up to then have expired."""
     living: list[tuple[Any, Any]] = []
-    for place, contents in entries:
-        if isinstance(table, ListTable):
-            kept: Any = [element for element in contents if element[1] > limit]
-        else:
-            kept = {key: value for key, value in contents.items() if value[1] > limit}
-        if kept:
+    for place, held in zip(places, contents, strict=True):
+        kept = _without_expired(table, held, limit)
+        if kept is not None:
             living.append((place, kept))
-    return living
+    return [place for place, _ in living], [kept for _, kept in living]
+
+
+def _without_expired(table: StateTable, contents: Any, limit: int) -> Any:
+    """None: all of it has expired."""
+    if isinstance(table, ValueTable):
+        return contents if contents[1] > limit else None
+    kept: Any
+    if isinstance(table, ListTable):
+        kept = [element for element in contents if element[1] > limit]
+    else:
+        kept = {key: value for key, value in contents.items() if value[1] > limit}
+    return kept or None

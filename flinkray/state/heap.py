@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from flinkray.core.key_groups import KeyGroupRange
@@ -265,30 +266,52 @@ class _HeapCapture(StateCapture):
 def _table(
     table: HeapTable, capture: TableCapture, assign: KeyGroupAssigner, moment: int
 ) -> TableSnapshot:
-    kept, removed = capture.read()
+    places, contents, removed = capture.read()
     config = table.descriptor.ttl_config
     if config is not None and config.cleanup_strategies.in_full_snapshot():
-        kept = without_expired(table, kept, moment - config.ttl)
-    groups: dict[int, tuple[list[Any], list[Any]]] = {}
+        places, contents = without_expired(table, places, contents, moment - config.ttl)
     namespaced = table.namespaced
-    for part, places in ((0, [place for place, _ in kept]), (1, removed)):
-        keys = [place[0] for place in places] if namespaced else places
-        entries: Sequence[Any] = places if part else kept
-        for group, entry in zip(assign.of_all(keys), entries, strict=True):
-            groups.setdefault(group, ([], []))[part].append(entry)
+    kept_by_group = _by_group(assign, places, namespaced, places, contents)
+    removed_by_group = _by_group(assign, removed, namespaced, removed)
     writer = table.serializer.writer()
-    written = {group: writer.write(namespaced, *part) for group, part in groups.items()}
+    written = {
+        group: writer.write(
+            namespaced,
+            *kept_by_group.get(group, ([], [])),
+            *removed_by_group.get(group, ([],)),
+        )
+        for group in sorted({*kept_by_group, *removed_by_group})
+    }
     return TableSnapshot(
         table.descriptor.kind, namespaced, capture.places is None, written, writer.snapshot()
     )
 
 
+def _by_group(
+    assign: KeyGroupAssigner, places: Sequence[Any], namespaced: bool, *columns: Sequence[Any]
+) -> dict[int, tuple[list[Any], ...]]:
+    """What columns have of places, or of keys, by the key group of these."""
+    if not places:
+        return {}
+    groups = assign.of_all([place[0] for place in places] if namespaced else places)
+    order = np.argsort(groups, kind="stable")
+    ordered = [np.fromiter(column, object, len(column))[order] for column in columns]
+    in_order = groups[order]
+    begins = np.flatnonzero(np.diff(in_order, prepend=-1)).tolist()
+    return {
+        int(in_order[begin]): tuple(column[begin:end].tolist() for column in ordered)
+        for begin, end in zip(begins, [*begins[1:], len(order)], strict=True)
+    }
+
+
 def _timers(capture: TableCapture, assign: KeyGroupAssigner) -> dict[int, bytes]:
-    groups: dict[int, list[Any]] = {}
-    timers = [(time, *timer) for time, bucket in capture.read()[0] for timer in bucket]
-    for group, timer in zip(assign.of_all([timer[1] for timer in timers]), timers, strict=True):
-        groups.setdefault(group, []).append(timer)
-    return {group: write_timers(timers) for group, timers in groups.items()}
+    times, buckets, _ = capture.read()
+    timers = [
+        (time, *timer) for time, bucket in zip(times, buckets, strict=True) for timer in bucket
+    ]
+    keys = [timer[1] for timer in timers]
+    by_group = _by_group(assign, keys, False, timers)
+    return {group: write_timers(of_group) for group, (of_group,) in by_group.items()}
 
 
 def _written(batch: pa.RecordBatch) -> bytes:

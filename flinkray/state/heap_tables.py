@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
-from typing import Any
+from itertools import compress, islice, repeat
+from typing import Any, NamedTuple
 
 from flinkray.core.values import IMMUTABLE, own, own_all
 from flinkray.state.descriptors import StateDescriptor
@@ -21,8 +21,20 @@ from flinkray.state.key_context import KeyContext
 from flinkray.state.table import MISSING, ListTable, MapTable, StateTable, ValueTable
 from flinkray.state.timer_queue import TimerQueue
 
-Changes = tuple[list[tuple[Any, Any]], list[Any]]
-"""Places with what they hold, and places that hold nothing any more."""
+_PORTION = 50_000
+"""Places that are looked up at once: other threads stand still meanwhile."""
+_MOST_COPIED = 1_000_000
+"""Places of a table that is copied at once instead: about 20 ms."""
+
+
+class Changes(NamedTuple):
+    """What a capture holds."""
+
+    places: list[Any]
+    contents: list[Any]
+    """Of these places."""
+    removed: list[Any]
+    """Places that hold nothing any more, if only changes are wanted."""
 
 
 class TableCapture:
@@ -42,20 +54,39 @@ class TableCapture:
 
     def read(self) -> Changes:
         """From any thread, and while the table changes."""
-        entries, before = self._entries, self.before
-        places: Iterable[Any] = (
-            dict.fromkeys([*list(entries), *list(before)]) if self.places is None else self.places
-        )
-        kept, removed = [], []
-        for place in places:
-            # In this order: a change is noted in the one before it is made in the other.
-            now = entries.get(place, MISSING)
-            contents = before.get(place, now)
-            if contents is not MISSING:
-                kept.append((place, contents))
-            elif self.places is not None:
-                removed.append(place)
-        return kept, removed
+        entries = self._entries
+        if self.places is None and len(entries) <= _MOST_COPIED:
+            entries = entries.copy()
+        places = list(entries if self.places is None else self.places)
+        contents: list[Any] = []
+        if entries is not self._entries:
+            contents += entries.values()
+        else:
+            for begin in range(0, len(places), _PORTION):
+                portion = places[begin : begin + _PORTION]
+                contents += map(entries.get, portion, repeat(MISSING))
+        # After that: a change is noted here before it is made there.
+        before = self.before.copy()
+        if self.places is not None:
+            return _changes(places, [before.get(*it) for it in zip(places, contents, strict=True)])
+        if not before:
+            return Changes(places, contents, [])
+        kept = [
+            (place, found)
+            for place, found in zip(places, contents, strict=True)
+            if place not in before
+        ]
+        kept += [(place, found) for place, found in before.items() if found is not MISSING]
+        return Changes([place for place, _ in kept], [found for _, found in kept], [])
+
+
+def _changes(places: list[Any], contents: list[Any]) -> Changes:
+    kept = [found is not MISSING for found in contents]
+    return Changes(
+        list(compress(places, kept)),
+        list(compress(contents, kept)),
+        [place for place, is_kept in zip(places, kept, strict=True) if not is_kept],
+    )
 
 
 class _Tracked:

@@ -330,6 +330,8 @@ def key_groups_of_array(
     return groups
 
 
+_PORTION = 1 << 16
+"""Keys that become a column at once."""
 _COLUMNS = {str: pa.large_string(), int: pa.int64()}
 
 
@@ -358,19 +360,28 @@ class KeyGroupAssigner:
                 self._known[key] = group
         return group
 
-    def of_all(self, keys: Sequence[Any]) -> list[int]:
-        """The same of each; texts and integers by the column, and without remembering them."""
+    def of_all(self, keys: Sequence[Any]) -> Int32s:
+        """The same of each of these, which differ; texts and integers by the column, and without
+        remembering them."""
+        parts = range(0, len(keys), _PORTION)
+        found = [self._of_portion(keys[begin : begin + _PORTION]) for begin in parts]
+        return np.concatenate(found) if found else np.empty(0, np.int32)
+
+    def _of_portion(self, keys: Sequence[Any]) -> Int32s:
         kinds = set(map(type, keys))
         if len(kinds) == 1 and not kinds.isdisjoint(_COLUMNS):
             try:
                 column = pa.array(keys, _COLUMNS[kinds.pop()])
             except (UnicodeEncodeError, OverflowError, pa.ArrowInvalid):  # no column of Arrow's
-                return list(map(self, keys))
-            groups: list[int] = key_groups_of_array(
-                column, self.max_parallelism, self._hash_of
-            ).tolist()
-            return groups
-        return list(map(self, keys))
+                pass
+            else:
+                is_text = self._hash_of in (stable_hash, hash_text)
+                hashes = _hash_texts(column) if is_text else None
+                if hashes is None:
+                    hashes = hash_array(column, self._hash_of)
+                groups: Int32s = murmur_array(hashes) % np.int32(self.max_parallelism)
+                return groups
+        return np.fromiter(map(self, keys), np.int32, len(keys))
 
     def remembers(self, key: Any) -> bool:
         """Whether the same is said of *key* without looking at it again."""

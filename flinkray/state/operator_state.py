@@ -138,7 +138,7 @@ class OperatorCapture:
 def _written(mode: str, table: StateTable, capture: TableCapture) -> OperatorStateSnapshot:
     writer = table.serializer.writer()
     elements: list[bytes] = []
-    for _, contents in capture.read()[0]:
+    for contents in capture.read().contents:
         if mode == "broadcast":
             elements += (writer.write_element(key, value) for key, value in contents.items())
         else:

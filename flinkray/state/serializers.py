@@ -148,15 +148,18 @@ class StateFrameWriter:
         self._values = ValueEncoder()
 
     def write(
-        self, namespaced: bool, kept: Sequence[tuple[Any, Any]], removed: Sequence[Any]
+        self,
+        namespaced: bool,
+        places: Sequence[Any],
+        contents: Sequence[Any],
+        removed: Sequence[Any],
     ) -> bytes:
         """Places with what they hold, and places that hold nothing any more."""
-        places = [place for place, _ in kept]
         return pack(
             [
                 self._declared,
                 *self._places(namespaced, places),
-                self._values.encode([contents for _, contents in kept]),
+                self._values.encode(contents),
                 *self._places(namespaced, removed),
             ]
         )
