@@ -18,4 +18,5 @@ __all__ = [
     "task_errors",
     "task_executor_arguments",
     "task_process",
+    "task_reports",
 ]

@@ -8,6 +8,7 @@ from flinkray.actors.gateways.messages import (
     TaskExecutorHeartbeat,
     TaskExecutorToJobMasterRegistrationSuccess,
 )
+from flinkray.actors.gateways.task_reports import TaskReport
 from flinkray.core.ids import (
     AllocationID,
     DispatcherId,
@@ -34,7 +35,6 @@ from flinkray.scheduler.shared.slots import (
     WorkerLocation,
 )
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
-from flinkray.scheduler.shared.tasks import TaskExecutionState
 from flinkray.scheduler.slots.slot_requests import SlotEvent
 from flinkray.spark.gateway import CoordinatorListenerGateway
 
@@ -65,8 +65,8 @@ class JobMasterGateway(CoordinatorListenerGateway):
 
     @abstractmethod
     @runs_to_completion
-    async def update_task_execution_states(self, states: tuple[TaskExecutionState, ...]) -> None:
-        """States of tasks in their order, many in one message; repetitions do no harm."""
+    async def tasks_reported(self, reports: tuple[TaskReport, ...]) -> None:
+        """What is told of tasks, in their order, many in one message; repetitions do no harm."""
 
     @abstractmethod
     async def request_partition_state(self, partition: ResultPartitionID) -> ExecutionState:

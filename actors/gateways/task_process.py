@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
+from flinkray.actors.gateways.task_reports import TaskReport
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import (
     AllocationID,
@@ -18,7 +19,7 @@ from flinkray.rpc.gateway import RpcGateway, ask_timeout, oneway, runs_to_comple
 from flinkray.scheduler.job.input_splits import InputSplit
 from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
 from flinkray.scheduler.shared.states import ExecutionState
-from flinkray.scheduler.shared.tasks import TaskDeployments, TaskExecutionState
+from flinkray.scheduler.shared.tasks import TaskDeployments
 from flinkray.streaming.network import DataAddress
 
 TASK_PROCESS_ENDPOINT = "taskprocess"
@@ -198,9 +199,7 @@ class TaskProcessListenerGateway(RpcGateway):
 
     @abstractmethod
     @runs_to_completion
-    async def task_states_changed(
-        self, process_name: str, states: tuple[TaskExecutionState, ...]
-    ) -> None:
+    async def tasks_reported(self, process_name: str, reports: tuple[TaskReport, ...]) -> None:
         """Of the tasks of a process, in their order, many in one message."""
 
     @abstractmethod

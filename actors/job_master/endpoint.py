@@ -22,6 +22,7 @@ from flinkray.actors.gateways.messages import (
     TaskExecutorToJobMasterRegistrationSuccess,
     job_master_resource_id,
 )
+from flinkray.actors.gateways.task_reports import TaskReport
 from flinkray.actors.job_master.global_aggregates import GlobalAggregates
 from flinkray.actors.job_master.job_end import report_end
 from flinkray.actors.job_master.leaders import JobMasterLeaders
@@ -319,7 +320,8 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     ) -> None:
         self._slots.lost(allocation_id, reason)
 
-    async def update_task_execution_states(self, states: tuple[TaskExecutionState, ...]) -> None:
+    async def tasks_reported(self, reports: tuple[TaskReport, ...]) -> None:
+        states = tuple(r for r in reports if isinstance(r, TaskExecutionState))
         self._deployer.states_changed(states)
         self._apply(self._scheduler.task_states_changed(states, self._now))
 

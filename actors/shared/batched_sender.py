@@ -14,10 +14,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-MOST_STATES = 200
-"""Task states in one message: with the longest texts they have, it stays below the default frame
-size."""
-
 
 class BatchedSender(Generic[T]):
     """Sends one message at a time: what comes up meanwhile goes together with the next.  So the

@@ -18,6 +18,7 @@ from flinkray.actors.gateways.messages import (
 from flinkray.actors.gateways.task_errors import TaskError
 from flinkray.actors.gateways.task_executor_arguments import TaskExecutorArguments
 from flinkray.actors.gateways.task_process import ChannelPlaces, PartitionPlaces
+from flinkray.actors.gateways.task_reports import TaskReport
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.shared.deployment_parts import DeployedParts
 from flinkray.actors.shared.one_way import tell
@@ -59,7 +60,6 @@ from flinkray.scheduler.shared.slots import WorkerLocation
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import (
     TaskDeployments,
-    TaskExecutionState,
 )
 from flinkray.scheduler.task_slots.task_slot_table import (
     CleanSlot,
@@ -143,10 +143,10 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             ),
             parts,
             cancellation_timeout=configuration.get(TASK_CANCELLATION_TIMEOUT),
-            on_states=self._task_table.states_changed,
+            on_reports=self._task_table.reported,
         )
         self._python = python
-        running = RunningTasks(self, runners, on_states=self._task_table.states_changed)
+        running = RunningTasks(self, runners, on_reports=self._task_table.reported)
         self._tasks = TaskExecution(
             self._task_table,
             {**dict.fromkeys(runners, running), **dict.fromkeys(TASK_PROCESS_KINDS, python)},
@@ -444,10 +444,8 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
 
     # from task processes, and from tasks elsewhere that read results
 
-    async def task_states_changed(
-        self, process_name: str, states: tuple[TaskExecutionState, ...]
-    ) -> None:
-        self._python.states_changed(process_name, states)
+    async def tasks_reported(self, process_name: str, reports: tuple[TaskReport, ...]) -> None:
+        self._python.reported(process_name, reports)
 
     async def find_partitions(
         self, job_id: JobID, data_set_id: IntermediateDataSetID

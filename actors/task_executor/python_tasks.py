@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from flinkray.actors.gateways.task_reports import TaskReport
 from flinkray.actors.shared.deployment_parts import DeployedParts
 from flinkray.actors.shared.produced_partitions import ProducedPartition, produced_partitions
 from flinkray.actors.task_executor.task_processes import TaskProcesses, TaskProcessPlace
@@ -45,16 +46,16 @@ class PythonTasks(TasksOfKind):
         parts: DeployedParts,
         *,
         cancellation_timeout: float,
-        on_states: Callable[[list[TaskExecutionState]], None],
+        on_reports: Callable[[list[TaskReport]], None],
     ) -> None:
         """*new_processes* is given what is to be called for each process that died.  *parts*: has
-        what the deployments refer to.  *on_states*: tasks have these states now, their final one
-        last and once."""
+        what the deployments refer to.  *on_reports*: what tasks report, their final state last
+        and once."""
         self._endpoint = endpoint
         self.processes = new_processes(self._process_died)
         self.results = TaskResults(self.processes, self._has_no_results)
         self._cancellation_timeout = cancellation_timeout
-        self._on_states = on_states
+        self._on_reports = on_reports
         self._parts = parts
         self._tasks: dict[ExecutionAttemptID, _Task] = {}
         self._places: dict[AllocationID, TaskProcessPlace] = {}
@@ -150,17 +151,21 @@ class PythonTasks(TasksOfKind):
 
     # --- what becomes of them ---------------------------------------------------------------------
 
-    def states_changed(self, process_name: str, states: tuple[TaskExecutionState, ...]) -> None:
-        """From a task process; what a dead one has said before it died may come late."""
-        news = []
-        for state in states:
-            task = self._tasks.get(state.attempt_id)
+    def reported(self, process_name: str, reports: tuple[TaskReport, ...]) -> None:
+        """From a task process; what a dead one has said before it died may come late.  Answers to
+        checkpoints go on all the same: what was written for them is to be discarded."""
+        news: list[TaskReport] = []
+        for report in reports:
+            if not isinstance(report, TaskExecutionState):
+                news.append(report)
+                continue
+            task = self._tasks.get(report.attempt_id)
             if task is not None and task.place.process_name == process_name:
-                news.append(state)
-                if state.state.is_terminal:
-                    self._ended(task, is_finished=state.state is ExecutionState.FINISHED)
+                news.append(report)
+                if report.state.is_terminal:
+                    self._ended(task, is_finished=report.state is ExecutionState.FINISHED)
         if news:
-            self._on_states(news)
+            self._on_reports(news)
 
     def _ended(self, task: _Task, *, is_finished: bool) -> None:
         del self._tasks[task.attempt_id]
@@ -171,7 +176,7 @@ class PythonTasks(TasksOfKind):
         self._failed([t.attempt_id for t in self._tasks.values() if t.place is place], cause)
 
     def _failed(self, attempts: Iterable[ExecutionAttemptID], cause: str) -> None:
-        news = []
+        news: list[TaskReport] = []
         for attempt_id in attempts:
             task = self._tasks.get(attempt_id)
             if task is not None:
@@ -180,7 +185,7 @@ class PythonTasks(TasksOfKind):
                     TaskExecutionState(task.job_id, attempt_id, ExecutionState.FAILED, cause)
                 )
         if news:
-            self._on_states(news)
+            self._on_reports(news)
 
     # --- ends -------------------------------------------------------------------------------------
 

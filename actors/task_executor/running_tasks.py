@@ -32,12 +32,12 @@ class RunningTasks(TasksOfKind):
         self,
         endpoint: RpcEndpoint,
         runners: Mapping[str, TaskRunner],
-        on_states: Callable[[list[TaskExecutionState]], None],
+        on_reports: Callable[[list[TaskExecutionState]], None],
     ) -> None:
-        """*on_states* is called once for each task, with its final state."""
+        """*on_reports* is called once for each task, with its final state."""
         self._endpoint = endpoint
         self._runners = runners
-        self._on_states = on_states
+        self._on_reports = on_reports
         self._tasks: dict[ExecutionAttemptID, _RunningTask] = {}
         self._kinds: dict[AllocationID, set[str]] = {}
         """Kinds of the tasks that have run in a slot."""
@@ -111,4 +111,4 @@ class RunningTasks(TasksOfKind):
         else:
             state = ExecutionState.FINISHED
         end = TaskExecutionState(task.job_id, task.attempt_id, state, failure, traceback)
-        self._on_states([end])
+        self._on_reports([end])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from flinkray.actors.gateways import JobMasterGateway
-from flinkray.actors.shared.batched_sender import MOST_STATES, BatchedSender
+from flinkray.actors.gateways.task_reports import MOST_REPORTS, TaskReport, is_end, shortened
+from flinkray.actors.shared.batched_sender import BatchedSender
 from flinkray.actors.task_executor.job_leader_service import JobLeaderService
 from flinkray.actors.task_executor.tasks_of_kind import TasksOfKind
 from flinkray.core.errors import (
@@ -26,7 +27,7 @@ from flinkray.scheduler.task_slots.task_slot_table import SlotTableAction, TaskS
 log = logging.getLogger(__name__)
 
 _REPORT_RETRY_DELAY = 0.1
-"""Seconds until states are reported again that the JobMaster did not take."""
+"""Seconds until something is reported again that the JobMaster did not take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class TaskTable:
         self._job_leaders = job_leaders
         self._carry_out = carry_out
         self._tasks: dict[ExecutionAttemptID, TaskEntry] = {}
-        self._reports: dict[JobID, BatchedSender[TaskExecutionState]] = {}
+        self._senders: dict[JobID, BatchedSender[TaskReport]] = {}
         self._untold: dict[JobID, dict[ExecutionAttemptID, None]] = {}
         """Attempts that have ended, of which the JobMaster has not heard yet."""
 
@@ -87,30 +88,29 @@ class TaskTable:
         untold = self._untold.get(job_id, {})
         return (*running, *(attempt_id for attempt_id in untold if attempt_id not in running))
 
-    def states_changed(self, states: list[TaskExecutionState]) -> None:
-        """Tell the JobMasters, and the slot table of those that have ended."""
-        by_job: dict[JobID, list[TaskExecutionState]] = {}
+    def reported(self, reports: Sequence[TaskReport]) -> None:
+        """Tell the JobMasters, in this order, and the slot table of those that have ended."""
+        by_job: dict[JobID, list[TaskReport]] = {}
         actions: list[SlotTableAction] = []
-        for state in states:
-            by_job.setdefault(state.job_id, []).append(state)
-            if state.state.is_terminal:
-                self._tasks.pop(state.attempt_id, None)
-                log.info(
-                    "task %s ended: %s %s", state.attempt_id, state.state.name, state.failure or ""
-                )
-                actions += self._slots.remove_task(state.attempt_id)
+        for report in reports:
+            by_job.setdefault(report.job_id, []).append(report)
+            if isinstance(report, TaskExecutionState) and report.state.is_terminal:
+                attempt_id, state, failure = report.attempt_id, report.state, report.failure
+                self._tasks.pop(attempt_id, None)
+                log.info("task %s ended: %s %s", attempt_id, state.name, failure or "")
+                actions += self._slots.remove_task(attempt_id)
         for job_id, of_job in by_job.items():
-            reports = self._reports.get(job_id)
-            if reports is None:
-                reports = BatchedSender(
-                    self._endpoint, self._report, MOST_STATES, TaskExecutionState.shortened
-                )
-                self._reports[job_id] = reports
-            reports.add(of_job)
-            ended = [state.attempt_id for state in of_job if state.state.is_terminal]
+            sender = self._senders.get(job_id)
+            if sender is None:
+                if self._job_leaders.job_master(job_id) is None:
+                    continue  # there is nobody to tell
+                sender = BatchedSender(self._endpoint, self._report, MOST_REPORTS, shortened)
+                self._senders[job_id] = sender
+            sender.add(of_job)
+            ended = [report.attempt_id for report in of_job if is_end(report)]
             if ended:
                 self._untold.setdefault(job_id, {}).update(dict.fromkeys(ended))
-                reports.when_sent(partial(self._told, job_id, ended))
+                sender.when_sent(partial(self._told, job_id, ended))
         self._carry_out(actions)
 
     def _told(self, job_id: JobID, ended: list[ExecutionAttemptID]) -> None:
@@ -123,38 +123,38 @@ class TaskTable:
 
     def forget_job(self, job_id: JobID) -> None:
         """Nobody waits for what is still to be told of its tasks."""
-        self._reports.pop(job_id, None)
+        self._senders.pop(job_id, None)
         self._untold.pop(job_id, None)
 
-    async def _report(self, states: tuple[TaskExecutionState, ...]) -> None:
+    async def _report(self, reports: tuple[TaskReport, ...]) -> None:
         """Tell the JobMaster; one that is lost has given the tasks up, and its successor knows them
         by the graph in their ids, if at all.
 
         Raises:
             FrameTooLargeError: they do not fit into one message.
         """
-        job_id = states[0].job_id
+        job_id = reports[0].job_id
         while (master := self._job_leaders.job_master(job_id)) is not None:
-            if await self._has_told(master, states):
+            if await self._has_told(master, reports):
                 return
 
-    async def _has_told(
-        self, master: JobMasterGateway, states: tuple[TaskExecutionState, ...]
-    ) -> bool:
+    async def _has_told(self, master: JobMasterGateway, reports: tuple[TaskReport, ...]) -> bool:
         try:
-            await master.update_task_execution_states(states)
+            await master.tasks_reported(reports)
         except (RpcTimeoutError, RecipientUnreachableError, RpcConnectionError) as error:
             # a broken connection is not yet the JobMaster's death, which ends all this
-            log.warning("states of %d tasks are reported again: %s", len(states), error)
+            log.warning("%d reports of tasks are made again: %s", len(reports), error)
             await self._endpoint.rpc_service.pause(_REPORT_RETRY_DELAY)
             return False
         except FrameTooLargeError:
             raise  # they go in smaller messages
         except FlinkRayError as error:
-            log.warning("states of %d tasks are not known: %s", len(states), error)
-            for state in states:
-                task = self._tasks.get(state.attempt_id)
-                if task is not None and not state.state.is_terminal:
+            log.warning("%d reports of tasks are not taken: %s", len(reports), error)
+            for report in reports:
+                if not isinstance(report, TaskExecutionState) or is_end(report):
+                    continue
+                task = self._tasks.get(report.attempt_id)
+                if task is not None:
                     cause = f"its state cannot be reported: {error}"
-                    task.runs_in.fail(state.attempt_id, cause)  # nobody knows of it (TM-27)
+                    task.runs_in.fail(report.attempt_id, cause)  # nobody knows of it (TM-27)
         return True

@@ -14,7 +14,8 @@ from flinkray.actors.gateways.task_process import (
     TaskProcessHost,
     TaskProcessListenerGateway,
 )
-from flinkray.actors.shared.batched_sender import MOST_STATES, BatchedSender
+from flinkray.actors.gateways.task_reports import MOST_REPORTS, TaskReport, shortened
+from flinkray.actors.shared.batched_sender import BatchedSender
 from flinkray.actors.shared.deployment_parts import DeployedParts
 from flinkray.actors.shared.job_files import JobFiles
 from flinkray.actors.shared.settings import apply_rpc_settings
@@ -44,7 +45,7 @@ from flinkray.streaming.network import DataAddress
 log = logging.getLogger(__name__)
 
 _REPORT_RETRY_DELAY = 0.1
-"""Seconds until states are reported again that the TaskExecutor did not take."""
+"""Seconds until something is reported again that the TaskExecutor did not take."""
 
 
 async def create_task_process(
@@ -103,8 +104,8 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
             task_files,
         )
         self._tasks: dict[ExecutionAttemptID, Task] = {}
-        self._reports: BatchedSender[TaskExecutionState] = BatchedSender(
-            self, self._tell, MOST_STATES, TaskExecutionState.shortened
+        self._reports: BatchedSender[TaskReport] = BatchedSender(
+            self, self._tell, MOST_REPORTS, shortened
         )
         self.terminated.add_done_callback(lambda _: self._abandon())
 
@@ -128,7 +129,7 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
         self._files.close()
         self._streams.abandon()
 
-    async def _tell(self, states: tuple[TaskExecutionState, ...]) -> None:
+    async def _tell(self, reports: tuple[TaskReport, ...]) -> None:
         """Until it is told; repetitions do no harm.
 
         Raises:
@@ -136,15 +137,15 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
         """
         while True:
             try:
-                await self._task_executor.task_states_changed(self.rpc_service.process_name, states)
+                await self._task_executor.tasks_reported(self.rpc_service.process_name, reports)
                 return
             except FrameTooLargeError:
                 raise  # they go in smaller messages
             except RpcError as error:  # if it is dead, this process is soon
-                log.warning("task states are reported again: %s", error)
+                log.warning("tasks are reported of again: %s", error)
                 await self.rpc_service.pause(_REPORT_RETRY_DELAY)
             except FlinkRayError as error:
-                log.info("the TaskExecutor does not take task states: %s", error)
+                log.info("the TaskExecutor does not take reports of tasks: %s", error)
                 return
 
     async def host(self) -> TaskProcessHost | None:

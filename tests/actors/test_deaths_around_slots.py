@@ -64,7 +64,7 @@ async def test_task_whose_end_was_not_reported_when_the_slot_pool_died_is_not_wa
     """Seed 30065 of the cluster of fifty: the job was CANCELLING for ever."""
     job_id = await cluster.submit(scripted_job(RUNS))
     await until_executing(cluster, job_id)
-    with losing(cluster, "update_task_execution_states") as lost:
+    with losing(cluster, "tasks_reported") as lost:
         await (await cluster.dispatcher()).cancel_job(job_id)
         await eventually(lambda: lost, 10, "a report that is lost")
         cluster.crash("ResourceManager")  # else it gives the slots again, and they are looked at

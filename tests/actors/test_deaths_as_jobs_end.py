@@ -300,7 +300,7 @@ async def test_task_that_has_ended_before_it_is_told_to_is_waited_for_until_that
     builder.connect(builder.add(fails_at_ten, parallelism=2), builder.add(waits))
     job_id = await cluster.submit(builder.build())
     await until_executing(cluster, job_id)
-    with losing(cluster, "update_task_execution_states", number=2) as lost:
+    with losing(cluster, "tasks_reported", number=2) as lost:
         result = await asyncio.wait_for(cluster.result(job_id), 120)
 
     assert lost

@@ -92,7 +92,7 @@ def python_tasks(
         ),
         parts,
         cancellation_timeout=60.0,
-        on_states=lambda states: None,
+        on_reports=lambda states: None,
     )
 
 

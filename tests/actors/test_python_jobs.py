@@ -550,8 +550,8 @@ async def test_messages_do_not_grow_with_the_number_of_tasks(tmp_path: Path) -> 
         "JobMasterGateway.offer_slots",
         "TaskExecutorGateway.submit_tasks",
         "TaskProcessGateway.run_tasks",
-        "TaskProcessListenerGateway.task_states_changed",
-        "JobMasterGateway.update_task_execution_states",
+        "TaskProcessListenerGateway.tasks_reported",
+        "JobMasterGateway.tasks_reported",
     ):
         assert one[method] == four[method] == 1, method
 
@@ -571,8 +571,8 @@ MESSAGES = (
     "JobMasterGateway.slots_changed",
     "TaskExecutorGateway.submit_tasks",
     "TaskProcessGateway.run_tasks",
-    "TaskProcessListenerGateway.task_states_changed",
-    "JobMasterGateway.update_task_execution_states",
+    "TaskProcessListenerGateway.tasks_reported",
+    "JobMasterGateway.tasks_reported",
 )
 
 

@@ -60,7 +60,7 @@ EXCEPTIONS: dict[str, str] = {
             "register_task_executor",
             "offer_slots",
             "fail_slot",
-            "update_task_execution_states",
+            "tasks_reported",
             "request_next_input_split",
             "update_global_aggregate",
             "disconnect_task_executor",
@@ -129,7 +129,7 @@ EXCEPTIONS: dict[str, str] = {
     },
     "SparkDriverGateway.request_heartbeat": OWN,
     "SparkDriverGateway.stop": OWN,
-    "TaskProcessListenerGateway.task_states_changed": (
+    "TaskProcessListenerGateway.tasks_reported": (
         "its own task processes call it; the process's name tells those of the past"
     ),
     "TaskProcessListenerGateway.find_partitions": READS,

@@ -262,7 +262,7 @@ async def _offered_once(self: SlotOffering, job_id: Any) -> None:
 
 async def _told_once(self: TaskProcess, states: Any) -> None:
     name = self.rpc_service.process_name
-    await _once("tell", lambda: self._task_executor.task_states_changed(name, states))
+    await _once("tell", lambda: self._task_executor.tasks_reported(name, states))
 
 
 async def _reported_once(services: Any, master_id: Any, result: Any, details: Any) -> None:
@@ -298,12 +298,12 @@ def _only_python(_: Any) -> Any:
     return cancel_all
 
 
-def _from_any_process(states_changed: Any) -> Any:
+def _from_any_process(reported: Any) -> Any:
     def changed(self: PythonTasks, process_name: str, states: Any) -> None:
         for state in states:
             task = self._tasks.get(state.attempt_id)
             if task is not None:
-                states_changed(self, task.place.process_name, (state,))
+                reported(self, task.place.process_name, (state,))
 
     return changed
 
@@ -547,7 +547,7 @@ WHOLE_CLUSTER: dict[str, Safeguard] = {
     ),
     "last words of task processes": Safeguard(
         "what a process says of tasks is not taken for news of its successor's",
-        _around(PythonTasks, "states_changed", _from_any_process),
+        _around(PythonTasks, "reported", _from_any_process),
     ),
     "task processes in doubt": Safeguard(
         "a task process that may run tasks of which nobody knows is killed",

@@ -96,9 +96,9 @@ CLOSED = (
     *("TaskExecutor.cancel_tasks", "TaskExecutor.free_slot") * 3,
     *("JobMaster.cancel", "ResourceManager.declare_required_resources") * 2,
     *("TaskExecutor.request_slots", "TaskProcess.run_tasks") * 2,
-    *("TaskExecutor.task_states_changed", "TaskExecutor.submit_tasks"),
+    *("TaskExecutor.tasks_reported", "TaskExecutor.submit_tasks"),
     *("JobMaster.slots_changed", "SlotPool.request_slots", "SlotPool.return_slots"),
-    *("JobMaster.offer_slots", "JobMaster.update_task_execution_states"),
+    *("JobMaster.offer_slots", "JobMaster.tasks_reported"),
     "JobMaster.disconnect_task_executor",
     *("Dispatcher.job_reached_terminal_state", "ResourceManager.release_job"),
 )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from flinkray.actors.shared.batched_sender import MOST_STATES, BatchedSender
+from flinkray.actors.gateways.task_reports import MOST_REPORTS
+from flinkray.actors.shared.batched_sender import BatchedSender
 from flinkray.core.error_text import MOST_BYTES
 from flinkray.core.errors import FrameTooLargeError
 from flinkray.core.ids import (
@@ -85,7 +86,7 @@ async def test_what_cannot_be_told_at_all_holds_nothing_up() -> None:
 def test_a_full_batch_of_failures_with_the_longest_texts_fits_into_a_message() -> None:
     text = "x" * MOST_BYTES
     failed = TaskExecutionState(JobID(bytes(16)), ATTEMPT, ExecutionState.FAILED, text, text)
-    assert len(codec.encode((failed,) * MOST_STATES)) < MAX_FRAME_SIZE
+    assert len(codec.encode((failed,) * MOST_REPORTS)) < MAX_FRAME_SIZE
 
 
 def test_a_shortened_state_fits_into_the_smallest_frame() -> None:

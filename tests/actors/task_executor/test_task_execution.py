@@ -66,7 +66,7 @@ class States:
     def __init__(self, master: TestingGateway[JobMasterGateway]) -> None:
         self.all: list[TaskExecutionState] = []
         self._changed = asyncio.Event()
-        master.on(JobMasterGateway.update_task_execution_states).calling(self._add)
+        master.on(JobMasterGateway.tasks_reported).calling(self._add)
 
     def _add(self, states: tuple[TaskExecutionState, ...]) -> None:
         self.all += states
@@ -122,9 +122,9 @@ async def test_a_task_whose_state_cannot_be_reported_fails(tmp_path: Path) -> No
         if states[0].state is ExecutionState.RUNNING:
             raise FlinkRayError("I do not know that task")
 
-    master.on(JobMasterGateway.update_task_execution_states).calling(refuse_running)
+    master.on(JobMasterGateway.tasks_reported).calling(refuse_running)
     await executor.submit_tasks(deployments(vertex(waits), A), MASTER, None)
-    await master.wait_for(JobMasterGateway.update_task_execution_states, 2)
+    await master.wait_for(JobMasterGateway.tasks_reported, 2)
 
     assert [state.state for state in heard] == [ExecutionState.RUNNING, ExecutionState.FAILED]
     assert "its state cannot be reported: I do not know that task" in (heard[1].failure or "")

@@ -142,7 +142,7 @@ async def test_end_of_a_past_job_masters_task_is_told_under_its_own_name(tmp_pat
 
     bench.runner.failures[task(A).attempt_id].set_exception(TaskError("at last"))
 
-    ((ended,),) = await second.wait_for(JobMasterGateway.update_task_execution_states)
+    ((ended,),) = await second.wait_for(JobMasterGateway.tasks_reported)
     assert ended.attempt_id == task(A).attempt_id != task(B, graph_id=NEXT_GRAPH).attempt_id
 
 
@@ -193,7 +193,7 @@ async def test_job_master_that_has_said_goodbye_is_registered_at_anew_for_its_ne
     await task(A).submit(executor)
     bench.runner.may_clean.clear()
     await executor.disconnect_job_master(JOB, MASTER, "you are deaf")
-    ((ended,),) = await master.wait_for(JobMasterGateway.update_task_execution_states)
+    ((ended,),) = await master.wait_for(JobMasterGateway.tasks_reported)
     assert ended.state is ExecutionState.CANCELED, "who has left hears how its tasks have ended"
 
     await bench.request(executor, 1, B)
@@ -232,7 +232,7 @@ async def test_job_master_that_is_registered_at_since_its_goodbye_is_followed_on
     (end,) = bench.runner.failures.values()
     end.set_result(None)
 
-    ((ended,),) = await master.wait_for(JobMasterGateway.update_task_execution_states)
+    ((ended,),) = await master.wait_for(JobMasterGateway.tasks_reported)
     assert ended.state is ExecutionState.FINISHED
     assert len(master.calls_of(JobMasterGateway.register_task_executor)) == 3
 
@@ -308,11 +308,11 @@ async def test_a_cancelled_task_is_reported_and_the_other_one_runs_on(tmp_path: 
     with pytest.raises(TaskError, match="does not lead"):
         await executor.cancel_tasks((first.attempt_id,), NEXT_MASTER)
     await executor.cancel_tasks((first.attempt_id,), MASTER)
-    ((state,),) = await master.wait_for(JobMasterGateway.update_task_execution_states)
+    ((state,),) = await master.wait_for(JobMasterGateway.tasks_reported)
     assert (state.attempt_id, state.state) == (first.attempt_id, ExecutionState.CANCELED)
     await executor.cancel_tasks((first.attempt_id,), MASTER)  # it does not run any more
     await asyncio.sleep(1)
-    assert len(master.calls_of(JobMasterGateway.update_task_execution_states)) == 1
+    assert len(master.calls_of(JobMasterGateway.tasks_reported)) == 1
     assert allocations(await bench.latest_report(executor)) == [A, B], "the slot stays the job's"
 
 
@@ -323,7 +323,7 @@ async def test_a_failed_task_is_reported_with_its_cause(tmp_path: Path) -> None:
     await task(A).submit(executor)
     await asyncio.sleep(0.1)
     bench.runner.failures[task(A).attempt_id].set_exception(TaskError("the disk is full"))
-    ((state,),) = await master.wait_for(JobMasterGateway.update_task_execution_states)
+    ((state,),) = await master.wait_for(JobMasterGateway.tasks_reported)
     assert (state.state, state.failure) == (ExecutionState.FAILED, "the disk is full")
 
 

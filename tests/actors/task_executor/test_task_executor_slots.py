@@ -141,7 +141,7 @@ async def test_a_task_submitted_before_the_offer_is_answered_runs(tmp_path: Path
     assert (await bench.manager.wait_for(ResourceManagerGateway.notify_slot_available))[2] == B
     await asyncio.sleep(1)
     assert allocations(await bench.latest_report(executor)) == [A, None]
-    assert master.calls_of(JobMasterGateway.update_task_execution_states) == []
+    assert master.calls_of(JobMasterGateway.tasks_reported) == []
 
 
 @on_virtual_time
@@ -201,7 +201,7 @@ async def test_freeing_a_slot_ends_its_task_and_answers_when_it_is_clean(tmp_pat
     await task(A).submit(executor)
     bench.runner.may_clean.clear()
     freeing = asyncio.ensure_future(executor.free_slot(A, RM_TOKEN, "enough"))
-    ((state,),) = await master.wait_for(JobMasterGateway.update_task_execution_states)
+    ((state,),) = await master.wait_for(JobMasterGateway.tasks_reported)
     assert state.state is ExecutionState.CANCELED
     await asyncio.sleep(1)
     assert not freeing.done()

@@ -1,0 +1,44 @@
+"""What is told of tasks, from their process to their TaskExecutor and on to their JobMaster."""
+
+from __future__ import annotations
+
+from flinkray.core.error_text import sendable
+from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason
+from flinkray.scheduler.checkpoints.messages import AcknowledgeCheckpoint, DeclineCheckpoint
+from flinkray.scheduler.shared.tasks import TaskExecutionState
+
+TaskReport = TaskExecutionState | AcknowledgeCheckpoint | DeclineCheckpoint
+"""They travel together, since their order matters: a task that acknowledges a checkpoint and then
+finishes has taken part in it."""
+
+MOST_REPORTS = 200
+"""Reports in one message: with the longest texts that states have, it stays below the default frame
+size."""
+
+_SHORT = 1024
+"""Bytes of a text that fit into a message of any size."""
+
+
+def is_end(report: TaskReport) -> bool:
+    """Whether nothing follows of its task."""
+    return isinstance(report, TaskExecutionState) and report.state.is_terminal
+
+
+def shortened(report: TaskReport) -> TaskReport:
+    """What matters most of one that is too large for a message by itself: of an acknowledgement,
+    that the checkpoint is not to wait for it."""
+    match report:
+        case TaskExecutionState():
+            return report.shortened()
+        case AcknowledgeCheckpoint(job_id, checkpoint_id, attempt_id):
+            return DeclineCheckpoint(
+                job_id,
+                checkpoint_id,
+                attempt_id,
+                CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION,
+                "what is known of its state does not fit into a message",
+            )
+        case DeclineCheckpoint(job_id, checkpoint_id, attempt_id, reason, text):
+            return DeclineCheckpoint(
+                job_id, checkpoint_id, attempt_id, reason, sendable(text, _SHORT)
+            )
