@@ -110,17 +110,25 @@ class KeyedStateBackend(ABC):
         """Those that were asked for."""
 
     @abstractmethod
-    def capture(self, changes_only: bool = False) -> StateCapture:
+    def capture(self, checkpoint_id: int | None = None, since: int | None = None) -> StateCapture:
         """This point in time, to be written later, also by another thread.
 
         Args:
-            changes_only: what was changed since the last one; the first has everything.
+            checkpoint_id: by which later captures name this one; rising.  None: none will.
+            since: an earlier capture, of which it is certain that it will be restored with this
+                one.  What was changed since then is wanted only; captures before it are named no
+                more.  What became of those in between does not matter.  None, or one that is not
+                known (any more): everything is wanted.
         """
 
     @abstractmethod
-    def restore(self, snapshots: Iterable[KeyedSnapshot]) -> None:
+    def restore(self, snapshots: Iterable[KeyedSnapshot], checkpoint_id: int | None = None) -> None:
         """Take over what belongs to this subtask's key groups, before any state is asked for.
-        Snapshots of changes come after those that they are about."""
+        Snapshots of changes come after those that they are about.
+
+        Args:
+            checkpoint_id: by which captures name what is restored; None: none will.
+        """
 
     # --- what all have in common --------------------------------------------------------------
 

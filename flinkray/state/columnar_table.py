@@ -27,6 +27,8 @@ _PREFIX = "state."
 """Of the other columns."""
 
 _FIRST_CAPACITY = 1024
+_MOST_KNOWN = 1000
+"""Captures that others may begin at."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +41,10 @@ class _Column:
 class ColumnarCapture:
     """A point in time that is not written yet."""
 
-    slots: npt.NDArray[np.intp]
     keys: Sequence[Any]
-    """Of those slots."""
     arrays: Mapping[str, npt.NDArray[Any]]
     missing: Mapping[str, npt.NDArray[np.bool_]]
-    """Of some names: which of the slots have no number."""
+    """Of some names: which of the keys have no number."""
 
     def write(self, group_of: KeyGroupAssigner) -> Mapping[int, pa.RecordBatch]:
         """Key group -> its keys and their numbers; from any thread."""
@@ -73,7 +73,11 @@ class ColumnarTable:
         self._arrays: dict[str, npt.NDArray[Any]] = {}
         self._restored: dict[str, npt.NDArray[np.bool_]] = {}
         """Of columns that nobody has asked for yet: which slots have a number."""
-        self._changed = np.zeros(_FIRST_CAPACITY, np.bool_)
+        self._changed = np.zeros(_FIRST_CAPACITY, np.int64)
+        """By slot: how many captures there had been when it was changed last."""
+        self._captures = 0
+        self._known: dict[int, int] = {}
+        """Of captures that others may begin at: how many there were with it."""
 
     def __len__(self) -> int:
         """Keys."""
@@ -101,13 +105,13 @@ class ColumnarTable:
     def _touch(self, slots: Slots) -> None:
         size = len(self._numbers)
         if size > len(self._changed):
-            self._changed = _grown(self._changed, size, False)
+            self._changed = _grown(self._changed, size, 0)
             for name, array in self._arrays.items():
                 default = self._columns[name].default if name in self._columns else 0
                 self._arrays[name] = _grown(array, size, default)
             for name, known in self._restored.items():
                 self._restored[name] = _grown(known, size, False)
-        self._changed[slots] = True
+        self._changed[slots] = self._captures
 
     # --- columns ------------------------------------------------------------------------------
 
@@ -145,23 +149,33 @@ class ColumnarTable:
 
     # --- snapshots ----------------------------------------------------------------------------
 
-    def capture(self, changes_only: bool = False) -> ColumnarCapture:
-        """This point in time, or what keys have come since the last one have; what changes
-        afterwards is not in it."""
+    def capture(
+        self, checkpoint_id: int | None = None, since: int | None = None
+    ) -> ColumnarCapture:
+        """This point in time, or what keys have that have come since an earlier one; what changes
+        afterwards is not in it.  See :meth:`KeyedStateBackend.capture`."""
         size = len(self._numbers)
-        slots = np.flatnonzero(self._changed[:size]) if changes_only else np.arange(size)
-        self._changed[:] = False
+        begin = None if since is None else self._known.get(since)
+        if begin is None:
+            slots = np.arange(size)
+        else:
+            slots = np.flatnonzero(self._changed[:size] >= begin)
+            self._known = {known: at for known, at in self._known.items() if at >= begin}
+        self.captured(checkpoint_id)
         keys = self._numbers.keys
         return ColumnarCapture(
-            slots,
-            [keys[slot] for slot in slots.tolist()] if changes_only else keys.copy(),
+            keys.copy() if begin is None else [keys[slot] for slot in slots.tolist()],
             {name: array[slots] for name, array in self._arrays.items()},
             {name: ~known[slots] for name, known in self._restored.items()},
         )
 
-    def release(self, capture: ColumnarCapture) -> None:
-        """What it holds counts as changed again."""
-        self._changed[capture.slots] = True
+    def captured(self, checkpoint_id: int | None) -> None:
+        """A capture may begin at this moment: nothing has changed since."""
+        self._captures += 1
+        if checkpoint_id is not None:
+            self._known[checkpoint_id] = self._captures
+            if len(self._known) > _MOST_KNOWN:
+                del self._known[next(iter(self._known))]
 
     def restore(self, parts: Iterable[Mapping[int, pa.RecordBatch]], own: KeyGroupRange) -> None:
         """Take over those key groups that are this subtask's *own*, before any column is asked

@@ -5,7 +5,8 @@ Key groups cost nothing while records flow; entries are sorted into them when a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -53,6 +54,9 @@ _SHAPES: dict[str, type[HeapTable]] = {
 }
 """By the descriptor's kind."""
 
+_MOST_KNOWN = 1000
+"""Captures that others may begin at."""
+
 
 @dataclass
 class _Restored:
@@ -99,7 +103,8 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         self._queues: dict[str, HeapTimerQueue] = {}
         self._restored: dict[str, _Restored] = {}
         self._columns: ColumnarTable | None = None
-        self._was_captured = False
+        self._known: deque[int] | None = None
+        """Captures since the oldest that another may begin at; None: changes are not noted yet."""
 
     def table(self, descriptor: StateDescriptor, namespaced: bool = False) -> HeapTable:
         table = self._tables.get(descriptor.name)
@@ -115,8 +120,8 @@ class HeapKeyedStateBackend(KeyedStateBackend):
             entries = restored.read(StateSerializer(descriptor))
             del self._restored[descriptor.name]
         table = _SHAPES[descriptor.kind](descriptor, namespaced, entries)
-        if self._was_captured:  # and what was restored was in that capture
-            table.capture(changes_only=True).done = True
+        if self._known is not None:  # what was restored was in those captures
+            table.begin(self._known)
         self._tables[descriptor.name] = table
         return table
 
@@ -138,24 +143,22 @@ class HeapKeyedStateBackend(KeyedStateBackend):
     def tables(self) -> Iterable[HeapTable]:
         return self._tables.values()
 
-    def capture(self, changes_only: bool = False) -> StateCapture:
-        whole = not (changes_only and self._was_captured)
-        if not self._was_captured:
-            self._was_captured = True
+    def capture(self, checkpoint_id: int | None = None, since: int | None = None) -> StateCapture:
+        if self._known is None:
+            self._known = deque(maxlen=_MOST_KNOWN)
             for handle in self._handles.values():
                 if isinstance(handle, HeapValueState):
                     handle.note()
-        return _HeapCapture(self, changes_only, dict(self._restored) if whole else {})
+        is_whole = since is None or since not in self._known
+        if is_whole:
+            since = None
+        while since is not None and self._known[0] != since:
+            self._known.popleft()
+        if checkpoint_id is not None:
+            self._known.append(checkpoint_id)
+        return _HeapCapture(self, checkpoint_id, since, dict(self._restored) if is_whole else {})
 
-    def owe(self, names: Iterable[str]) -> None:
-        """Of these restored states, the last capture that had them was released."""
-        for name in names:
-            if name in self._tables:
-                self._tables[name].owe_everything()
-            else:
-                self._was_captured = False
-
-    def restore(self, snapshots: Iterable[KeyedSnapshot]) -> None:
+    def restore(self, snapshots: Iterable[KeyedSnapshot], checkpoint_id: int | None = None) -> None:
         if self._tables:
             raise StateError("a backend is restored before its states are used, not afterwards")
         timers: dict[str, dict[int, bytes]] = {}
@@ -170,6 +173,10 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         columns = [snapshot.columns for snapshot in snapshots if snapshot.columns]
         if columns:
             self.columns().restore(map(_read_columns, columns), self.key_groups)
+        if checkpoint_id is not None:
+            self._known = deque([checkpoint_id], maxlen=_MOST_KNOWN)
+            if self._columns is not None:
+                self._columns.captured(checkpoint_id)
         for name, groups in timers.items():
             queue = self.timer_queue(name)
             for group, payload in groups.items():
@@ -212,28 +219,28 @@ class _HeapCapture(StateCapture):
     """See :class:`StateCapture`."""
 
     def __init__(
-        self, backend: HeapKeyedStateBackend, changes_only: bool, restored: Mapping[str, _Restored]
+        self,
+        backend: HeapKeyedStateBackend,
+        checkpoint_id: int | None,
+        since: int | None,
+        restored: Mapping[str, _Restored],
     ) -> None:
-        self._backend = backend
+        super().__init__(since is None)
         self._key_groups = backend.key_groups
         self._moment = backend.now()
         self._max_parallelism = backend.max_parallelism
         self._hash_of = backend.hash_of
         self._restored = restored
-        self._tables = [(table, table.capture(changes_only)) for table in backend.tables()]
-        self._columns = backend._columns
-        if self._columns is not None:
-            self._of_columns = self._columns.capture(changes_only)
-        self._queues = {
-            name: (queue, queue.capture(False)) for name, queue in backend._queues.items()
-        }
+        self._tables = [(table, table.capture(checkpoint_id, since)) for table in backend.tables()]
+        columns = backend._columns
+        self._columns = None if columns is None else columns.capture(checkpoint_id, since)
+        self._queues = {name: queue.capture() for name, queue in backend._queues.items()}
 
     def write(self) -> KeyedSnapshot:
         try:
             return self._write(KeyGroupAssigner(self._max_parallelism, self._hash_of))
         finally:
-            for capture in self._captures():
-                capture.done = True
+            self.release()
 
     def _write(self, assign: KeyGroupAssigner) -> KeyedSnapshot:
         tables = {
@@ -242,25 +249,16 @@ class _HeapCapture(StateCapture):
         }
         for name, restored in self._restored.items():
             tables[name] = restored.snapshot()
-        timers = {name: _timers(capture, assign) for name, (_, capture) in self._queues.items()}
+        timers = {name: _timers(capture, assign) for name, capture in self._queues.items()}
         columns: dict[int, bytes] = {}
         if self._columns is not None:
-            batches = self._of_columns.write(assign)
+            batches = self._columns.write(assign)
             columns = {group: _written(batch) for group, batch in batches.items()}
         return KeyedSnapshot(self._key_groups, tables, timers, columns)
 
     def release(self) -> None:
-        for table, capture in self._tables:
-            table.release(capture)
-        for queue, capture in self._queues.values():
-            queue.release(capture)
-        if self._columns is not None:
-            self._columns.release(self._of_columns)
-        self._backend.owe(self._restored)
-
-    def _captures(self) -> Iterator[TableCapture]:
-        yield from (capture for _, capture in self._tables)
-        yield from (capture for _, capture in self._queues.values())
+        for capture in (*(capture for _, capture in self._tables), *self._queues.values()):
+            capture.done = True
 
 
 def _table(
@@ -269,7 +267,10 @@ def _table(
     places, contents, removed = capture.read()
     config = table.descriptor.ttl_config
     if config is not None and config.cleanup_strategies.in_full_snapshot():
-        places, contents = without_expired(table, places, contents, moment - config.ttl)
+        living = without_expired(table, places, contents, moment - config.ttl)
+        if capture.places is not None:  # nor is what an earlier snapshot has of them to be seen
+            removed += set(places).difference(living[0])
+        places, contents = living
     namespaced = table.namespaced
     kept_by_group = _by_group(assign, places, namespaced, places, contents)
     removed_by_group = _by_group(assign, removed, namespaced, removed)

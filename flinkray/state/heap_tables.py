@@ -21,6 +21,8 @@ from flinkray.state.key_context import KeyContext
 from flinkray.state.table import MISSING, ListTable, MapTable, StateTable, ValueTable
 from flinkray.state.timer_queue import TimerQueue
 
+_FEW = 1000
+"""Changes that are remembered in any case; of more than a table has places, nothing is."""
 _PORTION = 50_000
 """Places that are looked up at once: other threads stand still meanwhile."""
 _MOST_COPIED = 1_000_000
@@ -102,32 +104,37 @@ class _Tracked:
         """Since the last capture; None: there was none."""
         self._fresh: set[Any] = set()
         """Those of them that held nothing at the last capture."""
-        self._owed: set[Any] | None = set()
-        """What released captures would have told; None: everything."""
+        self._past: list[tuple[int | None, set[Any]]] = []
+        """Captures since the oldest that another may begin at, by rising ids, each with what was
+        changed between the one before it and itself."""
         self._captures: list[TableCapture] = []
 
-    def capture(self, changes_only: bool) -> TableCapture:
-        """This moment; it takes no time."""
-        places: set[Any] | None = None
-        if changes_only and self._changed is not None and self._owed is not None:
-            places = self._changed | self._owed if self._owed else self._changed
-        capture = TableCapture(self._entries, places)
-        self._changed, self._fresh, self._owed = set(), set(), set()
+    def begin(self, known: Iterable[int]) -> None:
+        """Note changes from now on: nothing has changed since these captures."""
+        self._past = [(checkpoint_id, set()) for checkpoint_id in known]
+        self._changed = set()
+
+    def capture(self, checkpoint_id: int | None = None, since: int | None = None) -> TableCapture:
+        """This moment; it takes no time.  See :meth:`KeyedStateBackend.capture`."""
+        changed = set() if self._changed is None else self._changed
+        capture = TableCapture(self._entries, self._changed_since(since, changed))
+        if checkpoint_id is not None or self._past:
+            self._past.append((checkpoint_id, changed))
+            if sum(1 + len(places) for _, places in self._past) > max(len(self._entries), _FEW):
+                self._past = [(checkpoint_id, set())]
+        self._changed, self._fresh = set(), set()
         self._is_captured()
         self._captures.append(capture)
         return capture
 
-    def release(self, capture: TableCapture) -> None:
-        """Nobody is going to read the capture."""
-        capture.done = True
-        if capture.places is None:
-            self._owed = None
-        elif self._owed is not None:
-            self._owed |= capture.places
-
-    def owe_everything(self) -> None:
-        """The next capture is to be a whole one."""
-        self._owed = None
+    def _changed_since(self, since: int | None, changed: set[Any]) -> set[Any] | None:
+        """Where; *changed*: since the last capture.  None: that is not known."""
+        ids = [checkpoint_id for checkpoint_id, _ in self._past]
+        if since is None or since not in ids:
+            return None
+        del self._past[: ids.index(since)]
+        self._past[0] = since, set()
+        return changed.union(*(places for _, places in self._past)) if self._past[1:] else changed
 
     def _first_change(self, place: Any) -> None:
         """Of a place since the last capture; to be called before it is made."""
@@ -209,10 +216,17 @@ class HeapValueTable(HeapTable, ValueTable):
             put_all=entries.update,
         )
 
-    def capture(self, changes_only: bool) -> TableCapture:
+    def begin(self, known: Iterable[int]) -> None:
+        self._note()
+        super().begin(known)
+
+    def capture(self, checkpoint_id: int | None = None, since: int | None = None) -> TableCapture:
+        self._note()
+        return super().capture(checkpoint_id, since)
+
+    def _note(self) -> None:
         for name in ("get_to_change", "put", "put_all"):
             self.__dict__.pop(name, None)
-        return super().capture(changes_only)
 
     def get(self, place: Any, default: Any = None) -> Any:
         return self._entries.get(place, default)

@@ -224,10 +224,10 @@ class OperatorStateBackend:
         if not self._lists and not self._broadcast and not self._restored:
             return None
         states: dict[str, tuple[str, StateTable, TableCapture]] = {
-            name: (mode, table, table.capture(False)) for name, (mode, table) in self._lists.items()
+            name: (mode, table, table.capture()) for name, (mode, table) in self._lists.items()
         }
         for name, entries in self._broadcast.items():
-            states[name] = ("broadcast", entries, entries.capture(False))
+            states[name] = ("broadcast", entries, entries.capture())
         return OperatorCapture(states, dict(self._restored))
 
     def snapshot(self) -> OperatorSnapshot | None:

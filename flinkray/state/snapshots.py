@@ -41,7 +41,13 @@ class StateCapture(ABC):
     """A point in time that is not written yet; the task goes on meanwhile.
 
     It costs memory for what changes after it, until it is written or released.
+
+    Args:
+        is_whole: everything is in it; else what had changed since the capture that was named.
     """
+
+    def __init__(self, is_whole: bool) -> None:
+        self.is_whole = is_whole
 
     @abstractmethod
     def write(self) -> KeyedSnapshot:
@@ -49,5 +55,4 @@ class StateCapture(ABC):
 
     @abstractmethod
     def release(self) -> None:
-        """Nobody is going to use it, be it written or not; from the task's thread.  What it holds
-        counts as changed again, so that the next one has it."""
+        """Nobody is going to write it; from any thread."""

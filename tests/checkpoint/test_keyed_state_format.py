@@ -250,15 +250,16 @@ def test_state_is_the_same_with_any_parallelism_before_and_after(
         groups = key_group_range(GROUPS, before, subtask)
         backend = Backend(groups)
         parts = []
-        for story, is_whole in ((first, True), (second, False)):
+        for since, story in ((None, first), (1, second)):
             for name, key, number in story:
                 if _group(key, group_of) in groups:
                     backend.put(name, key, number)
             for time, key in enumerate(timers):
                 if _group(key, group_of) in groups:
                     backend.timers.add(time, key, None)
-            location = written(backend.backend.capture(not is_whole).write())
-            parts.append(KeyedStatePart(location, is_whole))
+            capture = backend.backend.capture(1 if since is None else 2, since)
+            assert capture.is_whole is (since is None)
+            parts.append(KeyedStatePart(written(capture.write()), capture.is_whole))
         handles.append(KeyedStateHandle(groups.first, groups.last, tuple(parts)))
     for name, key, number in [*first, *second]:
         model.put(name, key, number)

@@ -83,9 +83,9 @@ def test_a_snapshot_is_divided_by_key_group(keys: list[Any], border: int) -> Non
     assert found == before
 
 
-def changes(table: ColumnarTable) -> dict[str, Any]:
+def changes(table: ColumnarTable, checkpoint_id: int, since: int) -> dict[str, Any]:
     restored = ColumnarTable()
-    restored.restore([table.capture(changes_only=True).write(GROUP_OF)], ALL)
+    restored.restore([table.capture(checkpoint_id, since).write(GROUP_OF)], ALL)
     restored.column("n", np.int64)
     return contents(restored, "n")
 
@@ -94,13 +94,25 @@ def test_changes_are_those_of_keys_that_have_come_since() -> None:
     table = ColumnarTable()
     table.column("n", np.int64)
     table.slots_of(["a", "b"])
-    assert changes(table) == {"a": 0, "b": 0}
-    assert changes(table) == {}
+    assert changes(table, 1, since=0) == {"a": 0, "b": 0}
+    assert changes(table, 2, since=1) == {}
     table.values("n")[table.slots_of(["b"])] = 5
-    capture = table.capture(changes_only=True)
-    table.release(capture)
+    assert changes(table, 3, since=2) == {"b": 5}
     table.slots_of(["c"])
-    assert changes(table) == {"b": 5, "c": 0}
+    table.capture()
+    assert changes(table, 4, since=2) == {"b": 5, "c": 0}
+    assert changes(table, 5, since=3) == {"c": 0}
+    assert changes(table, 6, since=2) == {"a": 0, "b": 5, "c": 0}, "it was forgotten"
+
+
+def test_captures_that_others_may_begin_at_are_remembered_within_bounds() -> None:
+    table = ColumnarTable()
+    table.column("n", np.int64)
+    table.slots_of(["a"])
+    for checkpoint_id in range(1002):
+        table.capture(checkpoint_id)
+    assert changes(table, 2000, since=1) == {"a": 0}
+    assert changes(table, 2001, since=1001) == {}
 
 
 def test_what_has_changed_is_restored_over_what_was() -> None:
@@ -108,10 +120,10 @@ def test_what_has_changed_is_restored_over_what_was() -> None:
     table.column("n", np.int64)
     slots = table.slots_of(["a", "b"])
     table.values("n")[slots] = 1
-    first = table.capture().write(GROUP_OF)
+    first = table.capture(1).write(GROUP_OF)
     table.values("n")[slots[1]] = 2
     table.slots_of(["b"])
-    second = table.capture(changes_only=True).write(GROUP_OF)
+    second = table.capture(2, since=1).write(GROUP_OF)
     restored = ColumnarTable()
     restored.restore([first, second], ALL)
     restored.column("n", np.int64)

@@ -151,8 +151,8 @@ class Run:
         self.real = Backend()
         self.real.open()
         self.model: Model = {}
-        self.chain: list[tuple[StateCapture, bool, Model, int]] = []
-        """Captures, whether they have everything, and what was to be seen at which time."""
+        self.captures: dict[int, tuple[StateCapture, int | None, Model, int]] = {}
+        """By id: each with the one that it begins at, and what was to be seen at which time."""
         self.written: dict[int, KeyedSnapshot] = {}
 
     def write(self, name: str, key: Any, window: str, value: list[Any], how: int) -> None:
@@ -233,34 +233,41 @@ class Run:
             assert queue.claim(first, one)
             timers.remove((first, *one))
 
-    def capture(self, changes_only: bool) -> None:
-        captured = self.real.backend.capture(changes_only)
-        whole = not changes_only or not self.chain
-        self.chain.append((captured, whole, copy.deepcopy(self.model), self.real.now))
+    def capture(self, checkpoint_id: int, ago: int) -> None:
+        """*ago*: how many captures before this one the one is that it begins at; 0: at none."""
+        since = list(self.captures)[-ago] if 0 < ago <= len(self.captures) else None
+        captured = self.real.backend.capture(checkpoint_id, since)
+        begin = None if captured.is_whole else since
+        self.captures[checkpoint_id] = captured, begin, copy.deepcopy(self.model), self.real.now
 
-    def release(self) -> None:
-        if self.chain:
-            self.chain.pop()[0].release()
-            self.written.pop(len(self.chain), None)
+    def snapshot(self) -> None:
+        self.real.backend.snapshot()
+
+    def release(self, which: int) -> None:
+        """One that no other needs; it may have been written."""
+        needed = {begin for _, begin, _, _ in self.captures.values()}
+        others = [checkpoint_id for checkpoint_id in self.captures if checkpoint_id not in needed]
+        if others:
+            checkpoint_id = others[which % len(others)]
+            self.captures.pop(checkpoint_id)[0].release()
+            self.written.pop(checkpoint_id, None)
 
     def write_one(self, which: int) -> None:
-        waiting = [place for place in range(len(self.chain)) if place not in self.written]
+        waiting = [number for number in self.captures if number not in self.written]
         if waiting:
-            place = waiting[which % len(waiting)]
-            self.written[place] = self.chain[place][0].write()
+            number = waiting[which % len(waiting)]
+            self.written[number] = self.captures[number][0].write()
 
     def check(self) -> None:
         """All captures, each by itself with those before it that it is about."""
-        while len(self.written) < len(self.chain):
+        while len(self.written) < len(self.captures):
             self.write_one(-1)
-        for place, (_, _, model, now) in enumerate(self.chain):
-            whole = max(at for at in range(place + 1) if self.chain[at][1])
-            snapshots = [self.written[at] for at in range(whole, place + 1)]
+        for checkpoint_id, (_, _, model, now) in self.captures.items():
             halves = [Backend(0, 63, now), Backend(64, 127, now)]
             found: dict[Any, Any] = {}
             timers: set[Any] = set()
             for half in halves:
-                half.backend.restore(snapshots)
+                half.backend.restore(self.parts(checkpoint_id))
                 half.open()
                 mine, times = half.everything(), set(half.timers.items())
                 assert not found.keys() & mine.keys()
@@ -269,6 +276,12 @@ class Run:
                 timers |= times
             assert found == seen(model, now)
             assert timers == model.get(("timers",), set())
+
+    def parts(self, checkpoint_id: int | None) -> list[KeyedSnapshot]:
+        if checkpoint_id is None:
+            return []
+        begin = self.captures[checkpoint_id][1]
+        return [*self.parts(begin), self.written[checkpoint_id]]
 
 
 numbers = st.integers(-3, 3)
@@ -284,13 +297,14 @@ def stories(draw: st.DrawFn) -> list[Any]:
     of_state = (st.sampled_from(names), keys, windows)
     write = st.tuples(st.just("write"), *of_state, values, numbers)
     look = st.tuples(st.just("look"), *of_state)
-    capture = st.tuples(st.just("capture"), st.booleans())
+    capture = st.tuples(st.just("capture"), st.integers(0, 4))
     steps: list[Any] = [
         *(write, write, write, look, look, capture),
         st.tuples(st.just("remove"), *of_state, numbers),
         st.tuples(st.just("timer"), st.integers(0, 3), keys, windows, st.integers(0, 5)),
         st.tuples(st.just("write_one"), numbers),
-        st.tuples(st.just("release")),
+        st.tuples(st.just("release"), numbers),
+        st.tuples(st.just("snapshot")),
     ]
     can_merge = [name for name in names if name in ("w-list", "w-reducing", "w-aggregating")]
     if can_merge:
@@ -305,8 +319,8 @@ def stories(draw: st.DrawFn) -> list[Any]:
 def test_state_is_what_was_written_and_snapshots_are_what_it_was(story: list[Any]) -> None:
     """KS-06"""
     run = Run()
-    for (step, *arguments), pause in story:
-        getattr(run, step)(*arguments)
+    for number, ((step, *arguments), pause) in enumerate(story):
+        getattr(run, step)(*([number] if step == "capture" else []), *arguments)
         if pause > 40:
             run.real.now += pause
             run.real.backend.clean(pause)

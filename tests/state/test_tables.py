@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from flinkray.state import (
@@ -14,6 +15,7 @@ from flinkray.state import (
     MapStateDescriptor,
     ReducingStateDescriptor,
     StateError,
+    StateTtlConfig,
     ValueStateDescriptor,
 )
 from flinkray.state.keys import KEY_KINDS, key_group_of
@@ -63,7 +65,7 @@ def test_value_that_was_got_to_change_may_be_changed_while_a_snapshot_waits(
     values, maps = backend.value_table(VALUES), backend.map_table(MAPS)
     values.put("k", [1])
     maps.put("k", "entry", [1])
-    captured = backend.capture()
+    captured = backend.capture(1)
     for number in (2, 3):
         values.get_to_change("k").append(number)
         maps.get_to_change("k", "entry").append(number)
@@ -71,7 +73,7 @@ def test_value_that_was_got_to_change_may_be_changed_while_a_snapshot_waits(
     assert contents(snapshot, "values")[0] == {"k": [1]}
     assert contents(snapshot, "maps")[0] == {"k": {"entry": [1]}}
     assert values.get("k") == maps.get("k", "entry") == [1, 2, 3]
-    changes = backend.capture(changes_only=True).write()
+    changes = backend.capture(2, since=1).write()
     assert contents(changes, "values") == ({"k": [1, 2, 3]}, [])
     assert contents(changes, "maps") == ({"k": {"entry": [1, 2, 3]}}, [])
 
@@ -79,10 +81,10 @@ def test_value_that_was_got_to_change_may_be_changed_while_a_snapshot_waits(
 def test_values_put_together_are_changes_of_each(backend: HeapKeyedStateBackend) -> None:
     values = backend.value_table(VALUES)
     values.put_all({"a": 1, "b": 2, "c": 3})
-    captured = backend.capture()
+    captured = backend.capture(1)
     values.put_all({"a": 10, "d": 4})
     assert contents(captured.write(), "values")[0] == {"a": 1, "b": 2, "c": 3}
-    assert contents(backend.capture(True).write(), "values") == ({"a": 10, "d": 4}, [])
+    assert contents(backend.capture(2, 1).write(), "values") == ({"a": 10, "d": 4}, [])
 
 
 def test_what_came_and_went_between_two_snapshots_is_in_neither(
@@ -90,43 +92,139 @@ def test_what_came_and_went_between_two_snapshots_is_in_neither(
 ) -> None:
     values = backend.value_table(VALUES)
     values.put("old", 1)
-    backend.snapshot()
+    backend.capture(1)
     for place in ("short", "old"):
         values.put(place, 2)
         values.remove(place)
-    assert contents(backend.capture(True).write(), "values") == ({}, ["old"])
-    assert contents(backend.capture(True).write(), "values") == ({}, [])
+    assert contents(backend.capture(2, 1).write(), "values") == ({}, ["old"])
+    assert contents(backend.capture(3, 2).write(), "values") == ({}, [])
 
 
-def test_changes_of_a_released_snapshot_are_in_the_next_one(
+def test_changes_are_those_since_the_capture_that_is_named(
     backend: HeapKeyedStateBackend,
 ) -> None:
+    """Whatever became of those in between."""
+    values = backend.value_table(VALUES)
+    values.put_all({"a": 1, "b": 1})
+    assert backend.capture(1).is_whole
+    values.put("a", 2)
+    backend.capture(2, since=1).release()
+    values.remove("b")
+    values.put("c", 3)
+    backend.capture(3).write()
+    values.put("d", 4)
+    changes = backend.capture(4, since=1)
+    assert not changes.is_whole
+    written = changes.write()
+    assert not written.tables["values"].whole
+    assert contents(written, "values") == ({"a": 2, "c": 3, "d": 4}, ["b"])
+    assert contents(backend.capture(5, since=3).write(), "values") == ({"d": 4}, [])
+    assert contents(backend.capture(6, since=4).write(), "values") == ({}, [])
+
+
+def test_captures_before_one_that_was_named_are_forgotten(backend: HeapKeyedStateBackend) -> None:
     values = backend.value_table(VALUES)
     values.put("a", 1)
-    backend.capture().release()
-    assert contents(backend.capture(True).write(), "values")[0] == {"a": 1}
+    for checkpoint_id in (1, 2):
+        backend.capture(checkpoint_id)
     values.put("b", 2)
-    values.remove("a")
-    failed = backend.capture(changes_only=True)
-    failed.write()
-    failed.release()
+    assert not backend.capture(3, since=2).is_whole
+    for since in (1, 7):
+        again = backend.capture(4, since=since)
+        assert again.is_whole
+        written = again.write()
+        assert written.tables["values"].whole
+        assert contents(written, "values")[0] == {"a": 1, "b": 2}
+
+
+def test_a_capture_without_an_id_disturbs_no_other(backend: HeapKeyedStateBackend) -> None:
+    values = backend.value_table(VALUES)
+    values.put("a", 1)
+    backend.capture(1)
+    values.put("b", 2)
+    backend.snapshot()
     values.put("c", 3)
-    changes = backend.capture(changes_only=True).write()
-    assert not changes.tables["values"].whole
-    assert contents(changes, "values") == ({"b": 2, "c": 3}, ["a"])
+    assert contents(backend.capture(2, since=1).write(), "values")[0] == {"b": 2, "c": 3}
 
 
-def test_restored_state_of_a_released_snapshot_is_in_the_next_one(
+def test_more_changes_than_the_state_has_places_are_not_remembered(
+    backend: HeapKeyedStateBackend,
+) -> None:
+    """Where no checkpoint becomes complete for long: everything is written instead."""
+    values = backend.value_table(VALUES)
+    values.put_all(dict.fromkeys(range(2000), 0))
+    backend.capture(1)
+    for checkpoint_id in range(2, 6):
+        values.put_all(dict.fromkeys(range(900), checkpoint_id))
+        capture = backend.capture(checkpoint_id, since=1)
+        assert capture.write().tables["values"].whole == (checkpoint_id == 5)
+    values.put("new", 1)
+    last = backend.capture(6, since=4).write()
+    assert not last.tables["values"].whole
+    assert len(contents(last, "values")[0]) == 901
+    assert contents(backend.capture(7, since=6).write(), "values") == ({}, [])
+
+
+def test_values_that_have_expired_are_not_seen_in_an_earlier_snapshot() -> None:
+    """What was overwritten does not come back."""
+    now = [0]
+
+    def made() -> HeapKeyedStateBackend:
+        return HeapKeyedStateBackend(now=lambda: now[0])
+
+    ttl = StateTtlConfig.new_builder(100)
+    ttl.set_state_visibility(StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp)
+    ttl.cleanup_full_snapshot()
+    expiring: Any = ValueStateDescriptor("expiring")
+    expiring.enable_time_to_live(ttl.build())
+    backend = made()
+    state = backend.state(expiring)
+    backend.context.key = "k"
+    state.update("before")
+    whole = backend.capture(1).write()
+    state.update("after")
+    now[0] = 200
+    changes = backend.capture(2, since=1).write()
+    restored = made()
+    restored.restore([whole, changes])
+    restored.context.key = "k"
+    assert restored.state(expiring).value() is None
+
+
+def test_changes_begin_with_what_was_restored(backend: HeapKeyedStateBackend) -> None:
+    backend.value_table(VALUES).put_all({"a": 1, "b": 1})
+    backend.list_table(LISTS).append("a", 1)
+    backend.columns().column("n", "int64")
+    backend.columns().slots_of(["a", "b"])
+    restored = HeapKeyedStateBackend()
+    whole = backend.snapshot()
+    restored.restore([whole], checkpoint_id=7)
+    values = restored.value_table(VALUES)
+    values.put("b", 2)
+    restored.columns().slots_of(["b"])
+    capture = restored.capture(8, since=7)
+    assert not capture.is_whole
+    changes = capture.write()
+    assert contents(changes, "values") == ({"b": 2}, [])
+    assert "lists" not in changes.tables, "nobody has asked for it"
+    (batch,) = changes.columns.values()
+    assert pa.ipc.open_stream(batch).read_all().num_rows == 1
+    again = HeapKeyedStateBackend()
+    again.restore([whole, changes])
+    assert {key: again.value_table(VALUES).get(key) for key in "ab"} == {"a": 1, "b": 2}
+    assert list(again.list_table(LISTS).get("a")) == [1]
+
+
+def test_restored_state_is_in_everything_until_somebody_asks_for_it(
     backend: HeapKeyedStateBackend,
 ) -> None:
     backend.value_table(VALUES).put("a", 1)
     backend.list_table(LISTS).append("a", 1)
     restored = HeapKeyedStateBackend()
     restored.restore([backend.snapshot()])
-    captured = restored.capture()
+    restored.capture(1)
     restored.value_table(VALUES)
-    captured.release()
-    following = restored.capture(changes_only=True).write()
+    following = restored.capture(2).write()
     assert contents(following, "values")[0] == {"a": 1}
     assert contents(following, "lists")[0] == {"a": [1]}
 
@@ -137,11 +235,11 @@ def test_table_that_is_asked_for_after_a_snapshot_tells_its_changes(
     backend.value_table(VALUES).put("a", 1)
     restored = HeapKeyedStateBackend()
     restored.restore([backend.snapshot()])
-    whole = restored.snapshot()
+    whole = restored.capture(1).write()
     assert contents(whole, "values")[0] == {"a": 1}
     restored.value_table(VALUES).put("b", 2)
     restored.value_table(ReducingStateDescriptor("new", max)).put("c", 3)
-    changes = restored.capture(changes_only=True).write()
+    changes = restored.capture(2, since=1).write()
     assert contents(changes, "values") == ({"b": 2}, [])
     assert contents(changes, "new") == ({"c": 3}, [])
     again = HeapKeyedStateBackend()
@@ -181,10 +279,10 @@ def test_numbers_that_are_written_after_a_snapshot_are_not_in_it(
     backend.context.key = "k"
     for number in (1, 2):
         state.update(number)
-    captured = backend.capture()
+    captured = backend.capture(1)
     state.update(3)
     assert contents(captured.write(), "values")[0] == {"k": 2}
-    assert contents(backend.capture(changes_only=True).write(), "values")[0] == {"k": 3}
+    assert contents(backend.capture(2, since=1).write(), "values")[0] == {"k": 3}
 
 
 def test_timers_of_the_last_snapshot_are_those_that_are_restored(
@@ -192,10 +290,10 @@ def test_timers_of_the_last_snapshot_are_those_that_are_restored(
 ) -> None:
     timers = backend.timer_queue("timers")
     timers.add(1, "k", None)
-    first = backend.snapshot()
+    first = backend.capture(1).write()
     timers.discard(1, "k", None)
     timers.add(2, "other", None)
-    second = backend.capture(changes_only=True).write()
+    second = backend.capture(2, since=1).write()
     restored = HeapKeyedStateBackend()
     restored.restore([first, second])
     assert list(restored.timer_queue("timers").items()) == [(2, "other", None)]

@@ -19,6 +19,10 @@ MOST_REMEMBERED = 128
 class CheckpointResponder(Protocol):
     """Where a task reports to."""
 
+    def base_of(self, operator_id: str, barrier: Barrier) -> int | None:
+        """The checkpoint that the operator's keyed state is to be captured as changes since; None:
+        all of it is.  Asked right before that is captured."""
+
     def captured(self, barrier: Barrier, states: Mapping[str, OperatorStateCapture]) -> None:
         """The snapshot is taken, by operator id: to be written, and acknowledged."""
 
@@ -38,6 +42,9 @@ class CheckpointResponder(Protocol):
 
 class NotCheckpointed(CheckpointResponder):
     """Of a task whose job takes no checkpoints: a barrier in its input is an error."""
+
+    def base_of(self, operator_id: str, barrier: Barrier) -> int | None:
+        raise _unexpected(barrier.checkpoint_id)
 
     def captured(self, barrier: Barrier, states: Mapping[str, OperatorStateCapture]) -> None:
         raise _unexpected(barrier.checkpoint_id)
@@ -113,14 +120,18 @@ class SubtaskCheckpoints:
 
     def perform_checkpoint(self, barrier: Barrier) -> None:
         """Send the barrier on, and take the snapshot: what comes before it in the results is what
-        the snapshot covers."""
+        the snapshot covers.  Operators learn first of what is complete by then: that news may have
+        been lost, or be late."""
+        self.notify_complete(barrier.latest_completed)
         self._latest = barrier.checkpoint_id
         for output in self._outputs:
             output.barrier(barrier)
         self._responder.captured(
             barrier,
             {
-                operator_id: operator.capture(barrier.checkpoint_id)
+                operator_id: operator.capture(
+                    barrier.checkpoint_id, self._responder.base_of(operator_id, barrier)
+                )
                 for operator_id, operator in self._operators
             },
         )

@@ -74,13 +74,13 @@ class KeyedAggregateOperator(ReduceOperator):
             self._values.put_all(self._columns.rows())
             self._columns = None
 
-    def capture(self, checkpoint_id: int) -> OperatorStateCapture:
+    def capture(self, checkpoint_id: int, since: int | None = None) -> OperatorStateCapture:
         state = self._columns
         if state is None:
-            return super().capture(checkpoint_id)
+            return super().capture(checkpoint_id, since)
         self._values.put_all(state.rows())
         try:
-            return super().capture(checkpoint_id)
+            return super().capture(checkpoint_id, since)
         finally:
             self._values.clear()
 

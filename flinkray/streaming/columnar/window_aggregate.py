@@ -360,7 +360,7 @@ class WindowAggregateOperator(StreamOperator):
 
     # --- snapshots ----------------------------------------------------------------------------
 
-    def capture(self, checkpoint_id: int) -> OperatorStateCapture:
+    def capture(self, checkpoint_id: int, since: int | None = None) -> OperatorStateCapture:
         """By key, so that it can be divided: pane -> (count, numbers)."""
         by_key: dict[Any, dict[int, Any]] = {}
         for number, pane in self._panes.items():
@@ -372,7 +372,7 @@ class WindowAggregateOperator(StreamOperator):
                     by_key.setdefault(key, {})[number] = (counts[slot], numbers)
         self._stored.put_all(by_key)
         try:
-            return super().capture(checkpoint_id)
+            return super().capture(checkpoint_id, since)
         finally:
             self._stored.clear()
 

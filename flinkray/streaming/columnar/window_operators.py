@@ -69,7 +69,7 @@ class _BufferedWindows(StreamOperator):
             if late:
                 self._late.inc(late)
 
-    def capture(self, checkpoint_id: int) -> OperatorStateCapture:
+    def capture(self, checkpoint_id: int, since: int | None = None) -> OperatorStateCapture:
         """By key, so that it can be divided: input -> rows."""
         by_key: dict[Any, dict[int, pa.Table]] = {}
         for place, buffer in enumerate(self._buffers):
@@ -77,7 +77,7 @@ class _BufferedWindows(StreamOperator):
                 by_key.setdefault(key, {})[place] = table
         self._stored.put_all(by_key)
         try:
-            return super().capture(checkpoint_id)
+            return super().capture(checkpoint_id, since)
         finally:
             self._stored.clear()
 

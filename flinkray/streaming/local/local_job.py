@@ -410,6 +410,9 @@ class _Responder(CheckpointResponder):
         self._waiting: dict[int, Mapping[str, OperatorState]] = {}
         """Of unaligned checkpoints, while data in flight may follow."""
 
+    def base_of(self, operator_id: str, barrier: Barrier) -> int | None:
+        return None
+
     def captured(self, barrier: Barrier, states: Mapping[str, OperatorStateCapture]) -> None:
         written = {operator_id: capture.write() for operator_id, capture in states.items()}
         if barrier.unaligned:

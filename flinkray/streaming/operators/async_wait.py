@@ -166,11 +166,11 @@ class AsyncWaitOperator(StreamOperator):
             self._is_closing = True
             thread.end(self._function.close)
 
-    def capture(self, checkpoint_id: int) -> OperatorStateCapture:
+    def capture(self, checkpoint_id: int, since: int | None = None) -> OperatorStateCapture:
         self.operator_state.list_state(_ON_THEIR_WAY).update(
             [(call.value, call.timestamp) for call in self._queue.calls()]
         )
-        return super().capture(checkpoint_id)
+        return super().capture(checkpoint_id, since)
 
     # --- in the event loop's thread -----------------------------------------------------------
 

@@ -84,7 +84,7 @@ class BroadcastFirstOperator(StreamOperator):
     def finish(self) -> None:
         self.operator.finish()
 
-    def capture(self, checkpoint_id: int) -> OperatorStateCapture:
+    def capture(self, checkpoint_id: int, since: int | None = None) -> OperatorStateCapture:
         raise StreamError(
             "batch mode takes no checkpoints: what fails is read again from the start"
         )

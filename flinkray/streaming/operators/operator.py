@@ -155,6 +155,11 @@ class OperatorStateCapture:
         self._keyed = keyed
         self._operator = operator
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of the keyed state is in it; else what has changed since an earlier one."""
+        return self._keyed is None or self._keyed.is_whole
+
     def write(self) -> OperatorState:
         """Serialise it; from any thread, once."""
         return OperatorState(
@@ -163,7 +168,7 @@ class OperatorStateCapture:
         )
 
     def release(self) -> None:
-        """Nobody is going to use it, be it written or not; from the task's thread."""
+        """Nobody is going to write it; from any thread."""
         if self._keyed is not None:
             self._keyed.release()
         if self._operator is not None:
@@ -270,17 +275,28 @@ class StreamOperator:
     def process_status(self, idle: bool) -> None:
         self.output.emit_status(idle)
 
-    def capture(self, checkpoint_id: int) -> OperatorStateCapture:
-        """The state at this moment, to be written later; called between two batches."""
-        keyed = self.keyed_state
-        return OperatorStateCapture(
-            None if keyed is None else keyed.capture(), self.operator_state.capture()
-        )
+    def capture(self, checkpoint_id: int, since: int | None = None) -> OperatorStateCapture:
+        """The state at this moment, to be written later; called between two batches.
 
-    def restore(self, states: Sequence[OperatorState]) -> None:
-        """Take over what earlier subtasks left; between setup and open."""
+        Args:
+            since: an earlier checkpoint; of keyed state, only what has changed since then is
+                wanted, as :meth:`KeyedStateBackend.capture` says.
+        """
+        keyed = None
         if self.keyed_state is not None:
-            self.keyed_state.restore(s.keyed for s in states if s.keyed is not None)
+            keyed = self.keyed_state.capture(checkpoint_id, since)
+        return OperatorStateCapture(keyed, self.operator_state.capture())
+
+    def restore(self, states: Sequence[OperatorState], checkpoint_id: int | None = None) -> None:
+        """Take over what earlier subtasks left; between setup and open.
+
+        Args:
+            checkpoint_id: the keyed state is this subtask's own of that checkpoint, and captures
+                may be about changes since then.
+        """
+        if self.keyed_state is not None:
+            keyed = (s.keyed for s in states if s.keyed is not None)
+            self.keyed_state.restore(keyed, checkpoint_id)
         self.operator_state.restore(s.operator for s in states if s.operator is not None)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:

@@ -190,8 +190,8 @@ class WithTimers(StreamOperator, ABC):
         self.results.flush()
         self.output.emit_watermark(timestamp)
 
-    def restore(self, states: Sequence[OperatorState]) -> None:
-        super().restore(states)
+    def restore(self, states: Sequence[OperatorState], checkpoint_id: int | None = None) -> None:
+        super().restore(states, checkpoint_id)
         self.timers.resume()
 
 

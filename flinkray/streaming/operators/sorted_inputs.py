@@ -122,7 +122,7 @@ class SortedInputsOperator(StreamOperator):
     def finish(self) -> None:
         self.operator.finish()
 
-    def capture(self, checkpoint_id: int) -> OperatorStateCapture:
+    def capture(self, checkpoint_id: int, since: int | None = None) -> OperatorStateCapture:
         raise StreamError(
             "batch mode takes no checkpoints: what fails is read again from the start"
         )

@@ -10,7 +10,6 @@ from typing import Any
 from flinkray.state.descriptors import ListStateDescriptor
 from flinkray.streaming.operators.operator import (
     OperatorContext,
-    OperatorState,
     OperatorStateCapture,
     Output,
     StreamOperator,
@@ -148,12 +147,9 @@ class SourceOperator(StreamOperator):
         if reader is not None:
             reader.close()
 
-    def capture(self, checkpoint_id: int) -> OperatorStateCapture:
+    def capture(self, checkpoint_id: int, since: int | None = None) -> OperatorStateCapture:
         self.operator_state.list_state(_SPLITS).update(self.reader.snapshot_state(checkpoint_id))
-        return super().capture(checkpoint_id)
+        return super().capture(checkpoint_id, since)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         self.reader.notify_checkpoint_complete(checkpoint_id)
-
-    def restore(self, states: Sequence[OperatorState]) -> None:
-        super().restore(states)

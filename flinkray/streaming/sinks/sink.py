@@ -125,14 +125,14 @@ class SinkOperator(StreamOperator):
     def process_status(self, idle: bool) -> None:
         """Nothing follows a sink."""
 
-    def capture(self, checkpoint_id: int) -> OperatorStateCapture:
+    def capture(self, checkpoint_id: int, since: int | None = None) -> OperatorStateCapture:
         assert self._writer is not None
         committables = self._writer.prepare_commit(False)
         if committables:
             self._pending.append((checkpoint_id, committables))
         waiting = [item for _, items in self._pending for item in items]
         self.operator_state.list_state(_PENDING).update(waiting)
-        return super().capture(checkpoint_id)
+        return super().capture(checkpoint_id, since)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         ready = [items for number, items in self._pending if number <= checkpoint_id]

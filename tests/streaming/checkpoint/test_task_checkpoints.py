@@ -67,6 +67,7 @@ class Running(CheckpointResponder):
         self.operator = Remembering()
         self.operator.setup(OperatorContext("op", service, service.clock), Output([writer]))
         self.reports: list[Any] = []
+        self.base: int | None = None
         self.captures: dict[int, OperatorStateCapture] = {}
         self.task = StreamTask(
             "task",
@@ -81,6 +82,9 @@ class Running(CheckpointResponder):
             restored_from=restored_from,
         )
         self.task.open()
+
+    def base_of(self, operator_id: str, barrier: Barrier) -> int | None:
+        return self.base
 
     def captured(self, barrier: Barrier, states: Mapping[str, OperatorStateCapture]) -> None:
         self.reports.append(f"captured {barrier.checkpoint_id}")
@@ -243,6 +247,21 @@ def test_operators_hear_of_increasing_completions_only(
         else:
             running.task.notify_checkpoint_aborted(checkpoint_id, latest_completed)
     assert running.operator.told == heard
+
+
+def test_operators_hear_of_completions_with_the_barrier_before_they_are_captured() -> None:
+    """ST-12: the news may have been lost; it is not repeated when it comes."""
+    running = Running(restored_from=2)
+    running.operator.capture = lambda *a: running.operator.told.append(a)  # type: ignore
+    running.base = 4
+    running.put(0, Barrier(5, 0, latest_completed=4))
+    running.run()
+    assert running.operator.told == [4, (5, 4)]
+    running.task.notify_checkpoint_complete(4)
+    running.base = None
+    running.put(0, Barrier(6, 0, latest_completed=2))
+    running.run()
+    assert running.operator.told[2:] == [(6, None)]
 
 
 # --- stop with savepoint --------------------------------------------------------------------------
