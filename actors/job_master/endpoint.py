@@ -35,6 +35,7 @@ from flinkray.actors.shared.settings import (
     default_restart_strategy,
     heartbeat_settings,
     scaling_settings,
+    with_checkpoint_options,
 )
 from flinkray.core.clock import Clock
 from flinkray.core.errors import RpcError
@@ -111,7 +112,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             rpc_service.process_name, arguments.job_master_id
         )
         self._scheduler = new_job_scheduler(
-            arguments.job_graph,
+            with_checkpoint_options(arguments.job_graph, configuration),
             self.address,
             new_graph_id=ExecutionGraphID.generate,
             default_restart_strategy=default_restart_strategy(

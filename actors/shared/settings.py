@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 from flinkray.core import job_options, options
@@ -9,10 +10,12 @@ from flinkray.core.config import Configuration
 from flinkray.rpc import HeartbeatSettings, RayRpcService, RegistrationSettings, RpcService
 from flinkray.rpc.ray.dialler import TransportChoice
 from flinkray.scheduler.elastic.scaling import ScalingSettings
+from flinkray.scheduler.graph.checkpoint_configuration import checkpoints_of
 from flinkray.scheduler.graph.job_graph import (
     ExponentialDelayRestart,
     FailureRateRestart,
     FixedDelayRestart,
+    JobGraph,
     NoRestart,
     RestartStrategy,
 )
@@ -77,6 +80,16 @@ def default_restart_strategy(configuration: Configuration) -> RestartStrategy:
             attempts=None if attempts == job_options.ENDLESS else attempts,
         )
     return NoRestart()
+
+
+def with_checkpoint_options(job_graph: JobGraph, configuration: Configuration) -> JobGraph:
+    """A job that takes checkpoints takes them as the cluster's options say, and over these its
+    own."""
+    if job_graph.checkpoints is None:
+        return job_graph
+    options_of_job = configuration.with_values(job_graph.configuration)
+    checkpoints = checkpoints_of(options_of_job, job_graph.checkpoints)
+    return replace(job_graph, checkpoints=checkpoints)
 
 
 def job_master_restart_strategy(configuration: Configuration) -> RestartStrategy:

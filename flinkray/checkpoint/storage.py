@@ -33,6 +33,7 @@ from flinkray.checkpoint.metadata import CheckpointedOperator, CheckpointMetadat
 from flinkray.checkpoint.state_files import StateWriter, delete_state, random_name
 from flinkray.core.errors import StoredFormatError
 from flinkray.core.ids import JobID
+from flinkray.core.job_options import CHECKPOINTING_INLINE_THRESHOLD
 from flinkray.ha.entries import DamagedEntryError, decode_entry, encode_entry, is_entry
 
 METADATA = "_metadata"
@@ -40,7 +41,7 @@ SHARED = "shared"
 _CHECKPOINT = "chk-"
 _SAVEPOINT = "savepoint-"
 
-DEFAULT_INLINE_THRESHOLD = 20_000
+DEFAULT_INLINE_THRESHOLD = CHECKPOINTING_INLINE_THRESHOLD.default
 
 
 class JobCheckpointStorage:

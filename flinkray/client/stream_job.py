@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 
 from flinkray.actors.shared.chain_code import BUFFER_TIMEOUTS, PRINTED_LINES, TO_LOG, dump_chain
+from flinkray.core.config import Configuration
 from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID
 from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.graph.checkpoint_configuration import checkpoints_of
 from flinkray.scheduler.graph.job_graph import (
     STREAM,
     DistributionPattern,
@@ -22,6 +24,7 @@ from flinkray.scheduler.graph.job_graph import (
     ResultPartitionType,
 )
 from flinkray.scheduler.graph.validation import validate
+from flinkray.scheduler.graph.vertex_operator import VertexOperator
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.program.chain_plan import plan_chain, ways_out
 from flinkray.streaming.program.graph import Chain, StreamEdge, StreamGraph
@@ -53,13 +56,15 @@ def stream_job(
         JobSubmissionError: the job could never run; the text says why.
     """
     own_id = job_id or JobID.generate()
+    settings = dict(configuration or {})
     job = JobGraph(
         own_id,
         graph.job_name,
         stream_vertices(graph, own_id.hex(), slot_profiles or {}),
         job_type=JobType.BATCH if graph.batch else JobType.STREAMING,
         files=files,
-        configuration=dict(configuration or {}),
+        configuration=settings,
+        checkpoints=None if graph.batch else checkpoints_of(Configuration(settings)),
     )
     validate(job)
     return job
@@ -82,10 +87,13 @@ def stream_vertices(
         ResultPartitionType.BLOCKING if graph.batch else ResultPartitionType.PIPELINED_BOUNDED
     )
     chains = graph.chains()
+    operator_ids = graph.operator_ids()
     for chain in chains:
         for edge in ways_out(graph, chain):
             data_sets[id(edge)] = IntermediateDataSet(IntermediateDataSetID.generate(), result_type)
-    return tuple(_vertex(owner, graph, chain, data_sets, slot_profiles) for chain in chains)
+    return tuple(
+        _vertex(owner, graph, chain, operator_ids, data_sets, slot_profiles) for chain in chains
+    )
 
 
 def _vertex_id(owner: str, chain: Chain) -> JobVertexID:
@@ -99,6 +107,7 @@ def _vertex(
     owner: str,
     graph: StreamGraph,
     chain: Chain,
+    operator_ids: Mapping[int, str],
     data_sets: Mapping[int, IntermediateDataSet],
     profiles: Mapping[str, ResourceProfile],
 ) -> JobVertex:
@@ -114,13 +123,17 @@ def _vertex(
         chain.parallelism,
         profiles.get(group, _ANY_SLOT),
         Invokable(STREAM, dump_chain(plan), configuration),
-        chain.head.max_parallelism,
+        chain.head.max_parallelism if chain.head.has_own_max_parallelism else None,
         slot_sharing_group=group,
         results=(
             *(data_sets[id(edge)] for edge in ways_out(graph, chain)),
             *_written_files(chain),
         ),
         inputs=(*(_input(edge, data_sets) for edge in chain.head.inputs), *_read_files(chain)),
+        operators=tuple(
+            VertexOperator(operator_ids[node.id], node.name, node.uid, node.uid_hash)
+            for node in chain.nodes
+        ),
     )
 
 

@@ -33,7 +33,8 @@ class Configuration:
 
     def __init__(self, values: Mapping[str, object] | None = None) -> None:
         self._values: dict[str, Any] = {
-            key: find_option(key).read(value) for key, value in sorted((values or {}).items())
+            key: find_option(key).read(value)
+            for key, value in sorted(_by_first_name(values or {}).items())
         }
         _check_heartbeats(self)
         _check_back_off(self)
@@ -48,7 +49,7 @@ class Configuration:
 
     def with_values(self, values: Mapping[str, object]) -> Configuration:
         """A configuration in which *values* are set over the present ones."""
-        return Configuration({**self.to_dict(), **values})
+        return Configuration({**self.to_dict(), **_by_first_name(values)})
 
     def of_job(self) -> dict[str, str]:
         """The values that were set of options that a job may set for itself, as texts."""
@@ -66,6 +67,13 @@ class Configuration:
 
     def __repr__(self) -> str:
         return f"Configuration({self.to_dict()})"
+
+
+def _by_first_name(values: Mapping[str, object]) -> dict[str, object]:
+    """An option that is set under several names has the value that is set under its own."""
+    aliases = options.ALIASES
+    others = {aliases[key]: value for key, value in values.items() if key in aliases}
+    return others | {key: value for key, value in values.items() if key not in aliases}
 
 
 def _check_heartbeats(configuration: Configuration) -> None:

@@ -55,6 +55,8 @@ class ConfigOption(Generic[T]):
     default: T
     meaning: str
     """One or two sentences for the reference page; says where a constant comes from."""
+    aliases: tuple[str, ...] = ()
+    """Keys that it has in earlier versions of Flink; a value under ``key`` goes before theirs."""
 
     def default_text(self) -> str:
         return "(not set)" if self.default is None else self.type.format(self.default)
@@ -179,22 +181,25 @@ def cores() -> ValueType[float]:
     )
 
 
-def memory_size(*, minimum: int = 1) -> ValueType[int]:
+def memory_size(*, minimum: int = 1, maximum: int | None = None) -> ValueType[int]:
     """Bytes."""
 
     def parse(value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, (str, int)):
             raise TypeError("not a memory size")
         size = parse_memory_size(value)
-        if size < minimum:
-            raise ValueError("too small")
+        if size < minimum or (maximum is not None and size > maximum):
+            raise ValueError("out of range")
         return size
 
     def write(size: int) -> str:
         text = format_memory_size(size)
         return text if parse_memory_size(text) == size else f"{size}b"
 
-    accepts = f"a memory size of at least {write(minimum)}, for example 512m or 1.5g"
+    to = f"of at least {write(minimum)}"
+    if maximum is not None:
+        to = f"from {write(minimum)} to {write(maximum)}"
+    accepts = f"a memory size {to}, for example 512m or 1.5g"
     return ValueType(accepts, parse, write)
 
 
@@ -233,6 +238,20 @@ def choice(*values: str) -> ValueType[str]:
         return value
 
     return ValueType("one of " + ", ".join(values), parse, str)
+
+
+def name_of(*names: str) -> ValueType[str]:
+    """One of Flink's constants, in capitals or not, with ``-`` or ``_``."""
+
+    def parse(value: object) -> str:
+        if not isinstance(value, str):
+            raise TypeError("not a name")
+        name = value.upper().replace("-", "_")
+        if name not in names:
+            raise ValueError("not one of them")
+        return name
+
+    return ValueType("one of " + ", ".join(names), parse, str)
 
 
 def boolean() -> ValueType[bool]:

@@ -5,7 +5,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from flinkray.core.config_option import ConfigOption, duration, integer, number, optional_choice
+from flinkray.core.config_option import (
+    ConfigOption,
+    boolean,
+    duration,
+    integer,
+    memory_size,
+    name_of,
+    number,
+    optional_choice,
+    optional_text,
+)
 
 ENDLESS = 2**31 - 1
 """Flink's largest integer: what it takes for no end."""
@@ -16,6 +26,106 @@ CHECKPOINTING_INTERVAL = ConfigOption(
     0.0,
     "Time between two checkpoints. 0: none are taken. Checkpoints are still to come; already "
     "now the option decides whether a job is restarted by default.",
+)
+CHECKPOINTING_MODE = ConfigOption(
+    "execution.checkpointing.mode",
+    name_of("EXACTLY_ONCE", "AT_LEAST_ONCE"),
+    "EXACTLY_ONCE",
+    "Whether each record has its effect on state exactly once after a restart, or at least once, "
+    "which does not hold up records while a checkpoint is taken.",
+)
+CHECKPOINTING_TIMEOUT = ConfigOption(
+    "execution.checkpointing.timeout",
+    duration(),
+    600.0,
+    "A checkpoint that is not complete after this time is given up.",
+)
+CHECKPOINTING_MIN_PAUSE = ConfigOption(
+    "execution.checkpointing.min-pause",
+    duration(positive=False),
+    0.0,
+    "The least time from the end of a checkpoint to the beginning of the next.",
+)
+CHECKPOINTING_MAX_CONCURRENT = ConfigOption(
+    "execution.checkpointing.max-concurrent-checkpoints",
+    integer(minimum=1),
+    1,
+    "How many checkpoints may be under way at the same time.",
+)
+CHECKPOINTING_NUM_RETAINED = ConfigOption(
+    "execution.checkpointing.num-retained",
+    integer(minimum=1),
+    1,
+    "How many complete checkpoints of a job are kept.",
+    ("state.checkpoints.num-retained",),
+)
+CHECKPOINTING_TOLERABLE_FAILURES = ConfigOption(
+    "execution.checkpointing.tolerable-failed-checkpoints",
+    integer(minimum=-1),
+    0,
+    "So many checkpoints in a row may fail before the job does. -1: any number.",
+)
+CHECKPOINTING_RETENTION = ConfigOption(
+    "execution.checkpointing.externalized-checkpoint-retention",
+    name_of("DELETE_ON_CANCELLATION", "RETAIN_ON_CANCELLATION", "NO_EXTERNALIZED_CHECKPOINTS"),
+    "NO_EXTERNALIZED_CHECKPOINTS",
+    "What becomes of the checkpoints of a job that has ended. DELETE_ON_CANCELLATION: those of a "
+    "job that failed stay. RETAIN_ON_CANCELLATION: those of a cancelled job stay, too. "
+    "NO_EXTERNALIZED_CHECKPOINTS: none stay.",
+)
+CHECKPOINTING_UNALIGNED = ConfigOption(
+    "execution.checkpointing.unaligned.enabled",
+    boolean(),
+    False,
+    "Whether the barriers of checkpoints overtake records, which become part of the checkpoint. "
+    "Without effect when the mode is AT_LEAST_ONCE.",
+    ("execution.checkpointing.unaligned",),
+)
+CHECKPOINTING_ALIGNED_TIMEOUT = ConfigOption(
+    "execution.checkpointing.aligned-checkpoint-timeout",
+    duration(positive=False),
+    0.0,
+    "Unaligned checkpoints begin as aligned ones, and have this much time for it. 0: they begin "
+    "unaligned.",
+    ("execution.checkpointing.alignment-timeout",),
+)
+CHECKPOINTING_AFTER_TASKS_FINISH = ConfigOption(
+    "execution.checkpointing.checkpoints-after-tasks-finish.enabled",
+    boolean(),
+    True,
+    "Whether checkpoints are still taken when some tasks have come to the end of their input.",
+    ("execution.checkpointing.checkpoints-after-tasks-finish",),
+)
+CHECKPOINTING_INCREMENTAL = ConfigOption(
+    "execution.checkpointing.incremental",
+    boolean(),
+    True,
+    "Whether a checkpoint holds what has changed since the one before, and refers to that for the "
+    "rest. (Flink: false.)",
+    ("state.backend.incremental",),
+)
+CHECKPOINTING_DIR = ConfigOption(
+    "execution.checkpointing.dir",
+    optional_text("a directory path or a URI that pyarrow knows, for example s3://bucket/flinkray"),
+    None,
+    "Where checkpoints are stored, in a subdirectory for each job. Every node must be able to "
+    "reach it. When not set: the directory checkpoints in the cluster's directory below "
+    "storage.dir.",
+    ("state.checkpoints.dir",),
+)
+SAVEPOINT_DIR = ConfigOption(
+    "execution.checkpointing.savepoint-dir",
+    optional_text("a directory path or a URI that pyarrow knows, for example s3://bucket/flinkray"),
+    None,
+    "Where savepoints are stored that are told no other place.",
+    ("state.savepoints.dir",),
+)
+CHECKPOINTING_INLINE_THRESHOLD = ConfigOption(
+    "execution.checkpointing.data-inline-threshold",
+    memory_size(minimum=0, maximum=2**20),
+    20 * 2**10,
+    "State of fewer bytes is stored with the metadata of its checkpoint, and has no file.",
+    ("state.storage.fs.memory-threshold",),
 )
 RESTART_STRATEGY = ConfigOption(
     "restart-strategy.type",
@@ -123,3 +233,8 @@ JOB_OPTIONS: dict[str, ConfigOption[Any]] = {
     option.key: option for option in globals().copy().values() if isinstance(option, ConfigOption)
 }
 """By key."""
+
+JOB_KEYS = frozenset(
+    key for option in JOB_OPTIONS.values() for key in (option.key, *option.aliases)
+)
+"""The keys of these, and their other names."""

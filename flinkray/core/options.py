@@ -380,6 +380,9 @@ OPTIONS: dict[str, ConfigOption[Any]] = {
 }
 """Every option by key, in the order of the table."""
 
+ALIASES: dict[str, str] = {a: option.key for option in OPTIONS.values() for a in option.aliases}
+"""Other names of keys."""
+
 
 def reference_page() -> str:
     """``docs/configuration.md``."""
@@ -396,10 +399,15 @@ def reference_page() -> str:
         "|---|---|---|---|",
     ]
     lines += [
-        f"| `{option.key}` | {option.default_text()} | {option.type.accepts} | {option.meaning} |"
+        f"| `{option.key}` | {option.default_text()} | {option.type.accepts} | {_meaning(option)} |"
         for option in OPTIONS.values()
     ]
     return "\n".join(lines) + "\n"
+
+
+def _meaning(option: ConfigOption[Any]) -> str:
+    also = " or ".join(f"`{alias}`" for alias in option.aliases)
+    return f"{option.meaning} May be called {also}, too." if also else option.meaning
 
 
 if __name__ == "__main__":

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
+from flinkray.core import job_options
+from flinkray.core.config_option import ConfigOption
 from flinkray.core.durations import Duration, milliseconds
-from flinkray.datastream.checkpoint_storage import CheckpointStorage, FileSystemCheckpointStorage
+from flinkray.datastream.checkpoint_storage import (
+    CheckpointStorage,
+    FileSystemCheckpointStorage,
+    JobManagerCheckpointStorage,
+)
 from flinkray.datastream.checkpointing_mode import CheckpointingMode
 from flinkray.datastream.externalized_checkpoint_retention import ExternalizedCheckpointRetention
 
@@ -36,6 +43,15 @@ class CheckpointConfig:
         self._force_unaligned = False
         self._alignment_timeout = 0
         self._storage: CheckpointStorage | None = None
+        self._set: dict[str, str] = {}
+
+    def job_settings(self) -> dict[str, str]:
+        """What was set, as options of a job; for the rest the cluster's hold."""
+        return dict(self._set)
+
+    def _note(self, option: ConfigOption[Any], value: str) -> CheckpointConfig:
+        self._set[option.key] = value
+        return self
 
     def is_checkpointing_enabled(self) -> bool:
         return self._interval > 0
@@ -45,7 +61,7 @@ class CheckpointConfig:
 
     def set_checkpointing_mode(self, checkpointing_mode: CheckpointingMode) -> CheckpointConfig:
         self._mode = checkpointing_mode
-        return self
+        return self._note(job_options.CHECKPOINTING_MODE, checkpointing_mode.name)
 
     def get_checkpoint_interval(self) -> int:
         """-1: no checkpoints."""
@@ -60,14 +76,14 @@ class CheckpointConfig:
                 "fails on a cluster is restarted by default, and begins again without its state.",
                 checkpoint_interval,
             )
-        return self
+        return self._note(job_options.CHECKPOINTING_INTERVAL, f"{checkpoint_interval} ms")
 
     def get_checkpoint_timeout(self) -> int:
         return self._timeout
 
     def set_checkpoint_timeout(self, checkpoint_timeout: int) -> CheckpointConfig:
         self._timeout = _at_least(10, checkpoint_timeout, "a checkpoint time-out")
-        return self
+        return self._note(job_options.CHECKPOINTING_TIMEOUT, f"{checkpoint_timeout} ms")
 
     def get_min_pause_between_checkpoints(self) -> int:
         return self._min_pause
@@ -76,14 +92,16 @@ class CheckpointConfig:
         self, min_pause_between_checkpoints: int
     ) -> CheckpointConfig:
         self._min_pause = _at_least(0, min_pause_between_checkpoints, "a pause")
-        return self
+        return self._note(
+            job_options.CHECKPOINTING_MIN_PAUSE, f"{min_pause_between_checkpoints} ms"
+        )
 
     def get_max_concurrent_checkpoints(self) -> int:
         return self._max_concurrent
 
     def set_max_concurrent_checkpoints(self, max_concurrent_checkpoints: int) -> CheckpointConfig:
         self._max_concurrent = _at_least(1, max_concurrent_checkpoints, "a number of checkpoints")
-        return self
+        return self._note(job_options.CHECKPOINTING_MAX_CONCURRENT, str(max_concurrent_checkpoints))
 
     def is_fail_on_checkpointing_errors(self) -> bool:
         return self._tolerable_failures == 0
@@ -91,8 +109,8 @@ class CheckpointConfig:
     def set_fail_on_checkpointing_errors(
         self, fail_on_checkpointing_errors: bool
     ) -> CheckpointConfig:
-        self._tolerable_failures = 0 if fail_on_checkpointing_errors else (1 << 31) - 1
-        return self
+        number = 0 if fail_on_checkpointing_errors else job_options.ENDLESS
+        return self.set_tolerable_checkpoint_failure_number(number)
 
     def get_tolerable_checkpoint_failure_number(self) -> int:
         return self._tolerable_failures
@@ -103,7 +121,9 @@ class CheckpointConfig:
         self._tolerable_failures = _at_least(
             0, tolerable_checkpoint_failure_number, "a number of failures"
         )
-        return self
+        return self._note(
+            job_options.CHECKPOINTING_TOLERABLE_FAILURES, str(tolerable_checkpoint_failure_number)
+        )
 
     def enable_externalized_checkpoints(
         self, cleanup_mode: ExternalizedCheckpointRetention
@@ -114,7 +134,7 @@ class CheckpointConfig:
         self, retention_mode: ExternalizedCheckpointRetention
     ) -> CheckpointConfig:
         self._retention = retention_mode
-        return self
+        return self._note(job_options.CHECKPOINTING_RETENTION, retention_mode.name)
 
     def is_externalized_checkpoints_enabled(self) -> bool:
         return self._retention is not ExternalizedCheckpointRetention.NO_EXTERNALIZED_CHECKPOINTS
@@ -127,7 +147,7 @@ class CheckpointConfig:
 
     def enable_unaligned_checkpoints(self, enabled: bool = True) -> CheckpointConfig:
         self._unaligned = enabled
-        return self
+        return self._note(job_options.CHECKPOINTING_UNALIGNED, str(enabled).lower())
 
     def is_force_unaligned_checkpoints(self) -> bool:
         return self._force_unaligned
@@ -143,7 +163,9 @@ class CheckpointConfig:
 
     def set_alignment_timeout(self, alignment_timeout: Duration | int) -> CheckpointConfig:
         self._alignment_timeout = milliseconds(alignment_timeout)
-        return self
+        return self._note(
+            job_options.CHECKPOINTING_ALIGNED_TIMEOUT, f"{self._alignment_timeout} ms"
+        )
 
     def get_alignment_timeout(self) -> Duration:
         return Duration.of_millis(self._alignment_timeout)
@@ -155,6 +177,15 @@ class CheckpointConfig:
         if not isinstance(storage, CheckpointStorage):
             raise TypeError(f"a CheckpointStorage is needed, got {storage!r}")
         self._storage = storage
+        self._set.pop(job_options.CHECKPOINTING_DIR.key, None)
+        self._set.pop(job_options.CHECKPOINTING_INLINE_THRESHOLD.key, None)
+        if isinstance(storage, FileSystemCheckpointStorage | JobManagerCheckpointStorage):
+            path = storage.get_checkpoint_path()
+            if path is not None:
+                self._note(job_options.CHECKPOINTING_DIR, path)
+        if isinstance(storage, FileSystemCheckpointStorage):
+            threshold = storage.get_min_file_size_threshold()
+            self._note(job_options.CHECKPOINTING_INLINE_THRESHOLD, f"{threshold}b")
         return self
 
     def set_checkpoint_storage_dir(self, checkpoint_path: str) -> CheckpointConfig:

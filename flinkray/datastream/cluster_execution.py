@@ -21,7 +21,7 @@ from flinkray.core.client_options import SHUTDOWN_ON_ATTACHED_EXIT
 from flinkray.core.config import Configuration
 from flinkray.core.errors import ConfigurationError, FlinkRayError
 from flinkray.core.ids import JobID
-from flinkray.core.job_options import JOB_OPTIONS
+from flinkray.core.job_options import JOB_KEYS
 from flinkray.core.resources import ResourceProfile
 from flinkray.datastream.closeable_iterator import CloseableIterator
 from flinkray.datastream.common.job_client import JobClient
@@ -79,7 +79,7 @@ def vertices_of(
 
 def _is_of_job(key: str) -> bool:
     """Of a program's other settings, many are known to Flink only."""
-    return key.startswith("restart-strategy.") or key in JOB_OPTIONS
+    return key.startswith("restart-strategy.") or key in JOB_KEYS
 
 
 def _profiles(groups: dict[str, SlotSharingGroup]) -> dict[str, ResourceProfile]:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from flinkray.core.client_options import SHUTDOWN_ON_ATTACHED_EXIT
 from flinkray.core.errors import ConfigurationError
-from flinkray.core.job_options import JOB_OPTIONS, RESTART_STRATEGY
+from flinkray.core.job_options import JOB_KEYS, RESTART_STRATEGY
 from flinkray.core.options import OPTIONS
 from flinkray.datastream.checkpointing_mode import CheckpointingMode
 from flinkray.datastream.common.configuration import parse_milliseconds
@@ -120,6 +120,9 @@ FLINK_SETTINGS: dict[str, Callable[[Any, str], Any]] = {
     "execution.checkpointing.aligned-checkpoint-timeout": _of_checkpoints(
         "set_aligned_checkpoint_timeout", parse_milliseconds
     ),
+    "execution.checkpointing.alignment-timeout": _of_checkpoints(
+        "set_aligned_checkpoint_timeout", parse_milliseconds
+    ),
     "execution.checkpointing.dir": _of_checkpoints("set_checkpoint_storage_dir", str),
     "execution.checkpointing.savepoint-dir": _set_savepoint_directory,
     "parallelism.default": lambda env, v: env.set_parallelism(int(v)),
@@ -153,7 +156,7 @@ FLINK_SETTINGS: dict[str, Callable[[Any, str], Any]] = {
 """Flink's names of settings, and what they set."""
 
 _READ_WHERE_NEEDED = frozenset(
-    {"pipeline.name", "execution.sorted-inputs.memory", SHUTDOWN_ON_ATTACHED_EXIT.key, *JOB_OPTIONS}
+    {"pipeline.name", "execution.sorted-inputs.memory", SHUTDOWN_ON_ATTACHED_EXIT.key, *JOB_KEYS}
 )
 """Settings that have an effect without being in the table above."""
 
@@ -171,11 +174,11 @@ _TELL_IT_THEMSELVES = frozenset({"execution.checkpointing.interval"})
 
 def why_without_effect(key: str) -> str | None:
     """None: it has one, or what sets it says that it has none."""
-    if key in _READ_WHERE_NEEDED or key in _TELL_IT_THEMSELVES:
+    if key in _TELL_IT_THEMSELVES:
         return None
     if key.startswith(_NO_CHECKPOINTS):
         return "no checkpoints are taken yet"
-    if key in FLINK_SETTINGS:
+    if key in FLINK_SETTINGS or key in _READ_WHERE_NEEDED:
         return None
     if key in OPTIONS:
         return "it is set for a cluster or its client (docs/configuration.md), not for a program"

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.ids import IntermediateDataSetID, JobID
+from flinkray.core.job_options import SAVEPOINT_DIR
 from flinkray.core.resources import parse_memory_size
 from flinkray.datastream.closeable_iterator import CloseableIterator
 from flinkray.datastream.common.configuration import Configuration
@@ -284,9 +285,10 @@ class StreamExecutionEnvironment(StreamProgram):
         settings = {
             **self._configuration.to_dict(),
             **self._config.task_cancellation_settings(),
+            **self._checkpoint_config.job_settings(),
         }
-        if self._checkpoint_config.is_checkpointing_enabled():
-            settings["execution.checkpointing.interval"] = f"{self.get_checkpoint_interval()} ms"
+        if self._savepoint_directory is not None:
+            settings[SAVEPOINT_DIR.key] = self._savepoint_directory
         return settings
 
     def as_stage(

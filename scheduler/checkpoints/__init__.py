@@ -3,7 +3,6 @@
 __all__ = [
     "actions",
     "completed_checkpoints",
-    "configuration",
     "coordinator",
     "errors",
     "messages",

@@ -43,7 +43,6 @@ from flinkray.scheduler.checkpoints.completed_checkpoints import (
     CompletedCheckpoint,
     CompletedCheckpoints,
 )
-from flinkray.scheduler.checkpoints.configuration import CheckpointConfiguration
 from flinkray.scheduler.checkpoints.errors import (
     CheckpointError,
     CheckpointFailureReason,
@@ -65,7 +64,7 @@ from flinkray.scheduler.checkpoints.plan import (
     TasksMissingError,
     calculate_plan,
 )
-from flinkray.scheduler.checkpoints.properties import CheckpointProperties
+from flinkray.scheduler.checkpoints.properties import CheckpointProperties, checkpoint_of
 from flinkray.scheduler.checkpoints.request_decider import (
     CheckpointRequest,
     CheckpointRequestDecider,
@@ -79,6 +78,7 @@ from flinkray.scheduler.checkpoints.statistics import (
     CheckpointStatsTracker,
     state_locations,
 )
+from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfiguration
 from flinkray.scheduler.shared.states import JobStatus
 
 Actions = list[CheckpointAction]
@@ -263,7 +263,7 @@ class CheckpointCoordinator:
         """A user wants a savepoint, or (None) a checkpoint of the job; SnapshotFinished says what
         became of it."""
         if properties is None:
-            properties = self._configuration.properties
+            properties = checkpoint_of(self._configuration)
         return self._request(properties, now, request_id, target_directory)
 
     def timer(self, key: CheckpointTimerKey, now: float) -> Actions:
@@ -274,7 +274,7 @@ class CheckpointCoordinator:
         if delay is None:
             return []
         actions: Actions = [self._trigger_timer(delay)]
-        return actions + self._request(self._configuration.properties, now)
+        return actions + self._request(checkpoint_of(self._configuration), now)
 
     def _trigger_timer(self, delay: float) -> StartCheckpointTimer:
         key = CheckpointTimerKey(CheckpointTimerPurpose.TRIGGER, self._periodic.number)

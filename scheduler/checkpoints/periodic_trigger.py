@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flinkray.scheduler.checkpoints.configuration import CheckpointConfiguration
+from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfiguration
 
 
 class PeriodicTrigger:

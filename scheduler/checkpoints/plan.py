@@ -8,7 +8,7 @@ from typing import Protocol
 
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import ExecutionAttemptID, JobVertexID
-from flinkray.scheduler.checkpoints.restored_vertices import VertexOperator
+from flinkray.scheduler.graph.vertex_operator import VertexOperator
 from flinkray.scheduler.shared.states import ExecutionState
 
 

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from enum import Enum
-
 from flinkray.checkpoint.metadata import SnapshotKind
-from flinkray.core.message import message, register
+from flinkray.core.message import message
+from flinkray.scheduler.graph.checkpoint_configuration import (
+    CheckpointConfiguration,
+    CheckpointRetentionPolicy,
+)
 from flinkray.scheduler.shared.states import JobStatus
-
-
-@register
-class CheckpointRetentionPolicy(Enum):
-    """Which checkpoints stay when their job has ended."""
-
-    NEVER_RETAIN_AFTER_TERMINATION = "never"
-    RETAIN_ON_FAILURE = "on-failure"
-    RETAIN_ON_CANCELLATION = "on-cancellation"
-    """And on a failure."""
-
 
 _DISCARDED_AT = {
     CheckpointRetentionPolicy.NEVER_RETAIN_AFTER_TERMINATION: frozenset(
@@ -67,6 +58,11 @@ class CheckpointProperties:
         """Whether it goes with a job that ends so.  Nothing goes with a suspended job: its next
         JobMaster goes on from there."""
         return not self.is_savepoint and status in _DISCARDED_AT[self.retention]
+
+
+def checkpoint_of(configuration: CheckpointConfiguration) -> CheckpointProperties:
+    """A checkpoint of a job that is configured so."""
+    return CheckpointProperties(SnapshotKind.CHECKPOINT, retention=configuration.retention)
 
 
 def savepoint(*, is_forced: bool = True) -> CheckpointProperties:

@@ -30,11 +30,10 @@ from flinkray.scheduler.checkpoints.finished_state_check import (
 from flinkray.scheduler.checkpoints.operator_state_repartitioner import repartition
 from flinkray.scheduler.checkpoints.restored_vertices import (
     RestoredVertex,
-    VertexOperator,
     check_operator_ids,
-    operator_text,
     operators_by_id,
 )
+from flinkray.scheduler.graph.vertex_operator import VertexOperator, operator_text
 
 _NAMED = 5
 """So many operators an error names, at most."""

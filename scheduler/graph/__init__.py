@@ -1,3 +1,9 @@
 """The job graph: what a user submits, and what follows from it alone."""
 
-__all__ = ["distribution", "job_graph", "max_parallelism", "validation"]
+__all__ = [
+    "checkpoint_configuration",
+    "distribution",
+    "job_graph",
+    "validation",
+    "vertex_operator",
+]

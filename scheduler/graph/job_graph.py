@@ -10,7 +10,9 @@ from flinkray.core.blobs import BlobKey
 from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID
 from flinkray.core.message import message, register
 from flinkray.core.resources import ResourceProfile
-from flinkray.core.schema import stored
+from flinkray.core.schema import stored, with_defaults
+from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfiguration
+from flinkray.scheduler.graph.vertex_operator import VertexOperator
 
 
 @stored("NoRestart")
@@ -216,7 +218,7 @@ class MasterFormat:
     finalizes: bool = False
 
 
-@stored("JobVertex")
+@stored("JobVertex", version=2, migrations={1: with_defaults})
 @message
 class JobVertex:
     """Chained operators: ``parallelism`` subtasks, each in a slot of ``slot_profile``."""
@@ -237,6 +239,8 @@ class JobVertex:
     results: tuple[IntermediateDataSet, ...] = ()
     inputs: tuple[JobEdge, ...] = ()
     master_format: MasterFormat | None = None
+    operators: tuple[VertexOperator, ...] = ()
+    """Of a chain of stream operators, the head first: whose state checkpoints have."""
 
 
 @message
@@ -303,7 +307,7 @@ def _without_configuration(values: dict[str, Any]) -> dict[str, Any]:
     return {**values, "configuration": {}}
 
 
-@stored("JobGraph", version=2, migrations={1: _without_configuration})
+@stored("JobGraph", version=3, migrations={1: _without_configuration, 2: with_defaults})
 @message
 class JobGraph:
     """A job as submitted."""
@@ -322,6 +326,8 @@ class JobGraph:
     """None: the job goes on without any."""
     configuration: dict[str, str] = field(default_factory=dict)
     """Options of :mod:`flinkray.core.job_options`, over those of the cluster."""
+    checkpoints: CheckpointConfiguration | None = None
+    """None: no checkpoints are taken, and no savepoints."""
 
     @property
     def blobs(self) -> tuple[BlobKey, ...]:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeVar
 
 from flinkray.core.config import Configuration
+from flinkray.core.config_option import ConfigOption
 from flinkray.core.ids import ExecutionAttemptID, ResourceID, ResultPartitionID
-from flinkray.core.job_options import TASK_CANCELLATION_INTERVAL, TASK_CANCELLATION_TIMEOUT
+from flinkray.core.job_options import (
+    CHECKPOINTING_INLINE_THRESHOLD,
+    TASK_CANCELLATION_INTERVAL,
+    TASK_CANCELLATION_TIMEOUT,
+)
 from flinkray.scheduler.execution.execution_graph import (
     Execution,
     ExecutionGraph,
@@ -44,6 +50,8 @@ from flinkray.scheduler.shared.tasks import (
 )
 
 _JOB_KEY = 0
+
+T = TypeVar("T")
 
 BulkAction = CancelTasks | ReleasePartitions | PromotePartitions | DeployTasks
 
@@ -230,11 +238,20 @@ def _slot_of(execution: Execution) -> AllocatedSlot:
 
 def _job_information(job: JobGraph) -> JobInformation:
     configuration = Configuration(job.configuration)
-    interval, timeout = (
-        configuration.get(option) if configuration.is_set(option) else None
-        for option in (TASK_CANCELLATION_INTERVAL, TASK_CANCELLATION_TIMEOUT)
+    is_exactly_once = job.checkpoints is None or job.checkpoints.is_exactly_once
+
+    def own(option: ConfigOption[T]) -> T | None:
+        return configuration.get(option) if configuration.is_set(option) else None
+
+    return JobInformation(
+        job.job_id,
+        job.name,
+        job.files,
+        own(TASK_CANCELLATION_INTERVAL),
+        own(TASK_CANCELLATION_TIMEOUT),
+        is_exactly_once,
+        own(CHECKPOINTING_INLINE_THRESHOLD),
     )
-    return JobInformation(job.job_id, job.name, job.files, interval, timeout)
 
 
 def _vertex_information(vertex: ExecutionJobVertex) -> VertexInformation:

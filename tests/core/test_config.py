@@ -111,6 +111,10 @@ def test_unknown_key_is_refused_with_the_nearest_known_one(key: str, nearest: st
         ("storage.dir", 7, "a directory path or a URI"),
         ("execution.shutdown-on-attached-exit", "yes", "true or false"),
         ("execution.shutdown-on-attached-exit", 1, "true or false"),
+        ("execution.checkpointing.mode", "TWICE", "one of EXACTLY_ONCE, AT_LEAST_ONCE"),
+        ("execution.checkpointing.mode", 1, "one of EXACTLY_ONCE, AT_LEAST_ONCE"),
+        ("execution.checkpointing.data-inline-threshold", "1025k", "from 0b to 1m"),
+        ("execution.checkpointing.data-inline-threshold", "-1b", "from 0b to 1m"),
     ],
 )
 def test_bad_value_is_refused_with_key_value_and_what_is_accepted(
@@ -145,6 +149,22 @@ def test_longest_restart_delay_that_is_shorter_than_the_first_is_refused() -> No
 def test_options_of_the_job_are_told_from_those_of_the_cluster() -> None:
     values = {"restart-strategy.type": "failurerate", "heartbeat.interval": "1 s"}
     assert Configuration(values).of_job() == {"restart-strategy.type": "failure-rate"}
+
+
+def test_option_may_be_called_as_in_earlier_versions_and_its_own_name_goes_first() -> None:
+    own, old = "execution.checkpointing.dir", "state.checkpoints.dir"
+    assert Configuration({old: "/a"}).to_dict() == {own: "/a"}
+    assert Configuration({old: "/a"}).of_job() == {own: "/a"}
+    for values in ({own: "/b", old: "/a"}, {old: "/a", own: "/b"}):
+        assert Configuration(values).to_dict() == {own: "/b"}
+    assert Configuration({own: "/b"}).with_values({old: "/a"}).to_dict() == {own: "/a"}
+    assert not {*options.ALIASES} & {*OPTIONS}
+    assert len(options.ALIASES) == sum(len(option.aliases) for option in OPTIONS.values())
+
+
+def test_constants_of_flink_may_be_written_small_and_with_hyphens() -> None:
+    key = "execution.checkpointing.mode"
+    assert Configuration({key: "at-least-once"}).to_dict() == {key: "AT_LEAST_ONCE"}
 
 
 def test_values_over_values_make_another_configuration_and_leave_the_first() -> None:

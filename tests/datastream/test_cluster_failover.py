@@ -19,6 +19,7 @@ from flinkray.datastream import (
 from flinkray.datastream.common import Duration, RestartStrategies
 from flinkray.datastream.common.watermark_strategy import TimestampAssigner
 from flinkray.datastream.connectors import DiscardingSink
+from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfiguration
 from flinkray.streaming.sources.collection import NumberSequenceSource
 from flinkray.streaming.sources.source import (
     Boundedness,
@@ -146,6 +147,7 @@ def test_a_program_with_checkpoints_says_so_to_its_cluster(cluster: ThreadedClus
     env.from_sequence(1, 3).print()
     job = env._job(env.get_stream_graph())
     assert job.configuration == {"execution.checkpointing.interval": "1.5 s"}
+    assert job.checkpoints == CheckpointConfiguration(interval=1.5)
     assert job.restart_strategy is None
 
 

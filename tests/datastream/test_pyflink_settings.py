@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from flinkray.core.errors import ConfigurationError
+from flinkray.core.job_options import ENDLESS
 from flinkray.datastream import (
     CheckpointingMode,
     Configuration,
@@ -18,12 +19,17 @@ from flinkray.datastream import (
     JobManagerCheckpointStorage,
     MemorySize,
     PredefinedOptions,
+    RuntimeExecutionMode,
     SlotSharingGroup,
     StreamExecutionEnvironment,
 )
 from flinkray.datastream.common import (
     Duration,
     RestartStrategies,
+)
+from flinkray.scheduler.graph.checkpoint_configuration import (
+    CheckpointConfiguration,
+    CheckpointRetentionPolicy,
 )
 from flinkray.streaming.errors import StreamError
 
@@ -374,6 +380,48 @@ def test_a_program_sets_how_long_its_tasks_may_take_to_be_cancelled(env: Any) ->
     for setter in (config.set_task_cancellation_interval, config.set_task_cancellation_timeout):
         with pytest.raises(ValueError, match="a time must be positive, got 0 ms"):
             setter(0)
+
+
+def test_what_is_set_for_checkpoints_is_what_the_job_takes_them_by(env: Any) -> None:
+    """And nothing else, so that for the rest the cluster's options hold."""
+    env.configure(
+        Configuration.from_dict(
+            {
+                "execution.checkpointing.min-pause": "500",
+                "execution.checkpointing.alignment-timeout": "3 s",
+                "state.checkpoints.num-retained": "5",
+                "state.checkpoints.dir": "/first",
+            }
+        )
+    )
+    config = env.enable_checkpointing(2000, CheckpointingMode.EXACTLY_ONCE).get_checkpoint_config()
+    config.set_checkpoint_timeout(4000).set_max_concurrent_checkpoints(2)
+    config.set_fail_on_checkpointing_errors(False).enable_unaligned_checkpoints()
+    retention = ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION
+    config.set_externalized_checkpoint_retention(retention)
+    config.set_checkpoint_storage(FileSystemCheckpointStorage("/second", 100))
+    env.set_default_savepoint_directory("/savepoints")
+    env.set_runtime_mode(RuntimeExecutionMode.STREAMING).from_collection([1]).print()
+    job = env._job(env.get_stream_graph())
+    assert job.checkpoints == CheckpointConfiguration(
+        2.0,
+        4.0,
+        0.5,
+        max_concurrent=2,
+        max_retained=5,
+        tolerable_failures=ENDLESS,
+        retention=CheckpointRetentionPolicy.RETAIN_ON_CANCELLATION,
+        is_unaligned=True,
+        alignment_timeout=3.0,
+    )
+    prefix = "execution.checkpointing."
+    assert len(job.configuration) == 13
+    assert job.configuration[f"{prefix}dir"] == "/second"
+    assert job.configuration[f"{prefix}savepoint-dir"] == "/savepoints"
+    assert job.configuration[f"{prefix}data-inline-threshold"] == "100b"
+    assert f"{prefix}incremental" not in job.configuration
+    config.set_checkpoint_storage(JobManagerCheckpointStorage())
+    assert not {f"{prefix}dir", f"{prefix}data-inline-threshold"} & {*config.job_settings()}
 
 
 def test_operators_need_uids_where_none_are_generated(env: Any) -> None:

@@ -48,6 +48,8 @@ class StreamNode:
     convert: Any = None
     """Turns results into values of the declared type; None where they are taken as they are."""
     buffer_timeout: int | None = None
+    has_own_max_parallelism: bool = False
+    """Somebody has set it; otherwise it follows from the parallelism."""
     inputs: list[StreamEdge] = field(default_factory=list)
     outputs: list[StreamEdge] = field(default_factory=list)
 

@@ -234,6 +234,7 @@ class _Builder:
                 if transformation.buffer_timeout is None
                 else transformation.buffer_timeout
             ),
+            has_own_max_parallelism=wanted is not None,
         )
         self._graph.nodes.append(node)
         for index, upstreams in enumerate(inputs):
@@ -253,6 +254,7 @@ class _Builder:
             max_parallelism=source.max_parallelism,
             slot_sharing_group=source.slot_sharing_group,
             buffer_timeout=source.buffer_timeout,
+            has_own_max_parallelism=source.has_own_max_parallelism,
         )
         self._graph.nodes.append(node)
         here = _Upstream(source, ForwardPartitioner(), upstream.tag_id)

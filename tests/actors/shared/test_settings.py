@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from flinkray.actors.shared.settings import apply_rpc_settings, default_restart_strategy
+from flinkray.actors.shared.settings import (
+    apply_rpc_settings,
+    default_restart_strategy,
+    with_checkpoint_options,
+)
 from flinkray.core.config import Configuration
 from flinkray.rpc import LocalRpcService, RayRpcService
+from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfiguration
 from flinkray.scheduler.graph.job_graph import (
     ExponentialDelayRestart,
     FailureRateRestart,
     FixedDelayRestart,
+    JobGraph,
     NoRestart,
     RestartStrategy,
 )
+from tests.scheduler.builders import JOB
 
 
 async def test_rpc_settings_that_are_set_hold_and_others_are_left_alone() -> None:
@@ -82,6 +91,19 @@ def test_each_restart_strategy_is_reached_by_the_configuration(
 ) -> None:
     """FO-14: with checkpoints a job is restarted unless something else is said."""
     assert default_restart_strategy(Configuration(settings)) == strategy
+
+
+def test_job_takes_checkpoints_as_its_options_say_and_for_the_rest_as_the_clusters_do() -> None:
+    prefix = "execution.checkpointing."
+    cluster = Configuration({f"{prefix}interval": "10 s", f"{prefix}timeout": "1 min"})
+    checkpoints = CheckpointConfiguration(max_retained=3)
+    configuration = {f"{prefix}timeout": "2 min"}
+    job = JobGraph(JOB, "job", (), configuration=configuration, checkpoints=checkpoints)
+    assert with_checkpoint_options(job, cluster).checkpoints == CheckpointConfiguration(
+        interval=10.0, timeout=120.0, max_retained=3
+    )
+    batch = replace(job, checkpoints=None)
+    assert with_checkpoint_options(batch, cluster) == batch
 
 
 @pytest.mark.ray

@@ -43,6 +43,10 @@ from flinkray.ha.checkpoint_stores import (
 )
 from flinkray.ha.entries import decode_entry, encode_entry
 from flinkray.rpc.ray.directory import ProcessRecord
+from flinkray.scheduler.graph.checkpoint_configuration import (
+    CheckpointConfiguration,
+    CheckpointRetentionPolicy,
+)
 from flinkray.scheduler.graph.job_graph import (
     AttachedClient,
     DistributionPattern,
@@ -62,6 +66,7 @@ from flinkray.scheduler.graph.job_graph import (
     ResultPartitionType,
     SchedulerMode,
 )
+from flinkray.scheduler.graph.vertex_operator import VertexOperator
 from flinkray.scheduler.reports.execution_info import ExecutionInfo
 from flinkray.scheduler.reports.execution_table import ExecutionTable
 from flinkray.scheduler.reports.job_info import (
@@ -150,6 +155,25 @@ def configured_job() -> StoredJob:
     stored = batch_job(NoRestart())
     configuration = {"restart-strategy.type": "failure-rate"}
     return replace(stored, graph=replace(stored.graph, configuration=configuration))
+
+
+def checkpointed_job() -> StoredJob:
+    """A job that takes checkpoints."""
+    stored = streaming_job()
+    operators = (
+        VertexOperator("ab" * 16, "source", "orders", "cd" * 16),
+        VertexOperator("ef" * 16, "map"),
+    )
+    source, sink = stored.graph.vertices
+    checkpoints = CheckpointConfiguration(
+        60.0, 300.0, 5.0, 1, 3, -1, CheckpointRetentionPolicy.RETAIN_ON_FAILURE, True, True, 2.5
+    )
+    graph = replace(
+        stored.graph,
+        vertices=(replace(source, operators=operators), sink),
+        checkpoints=checkpoints,
+    )
+    return replace(stored, graph=graph)
 
 
 def _execution(number: int, state: ExecutionState) -> ExecutionInfo:
@@ -280,6 +304,7 @@ KINDS = {
         {
             "stream": streaming_job(),
             "configured": configured_job(),
+            "checkpointed": checkpointed_job(),
             "no-restart": batch_job(NoRestart()),
             "failure-rate": batch_job(FailureRateRestart(3, 30.0, 0.5)),
             "exponential-delay": batch_job(ExponentialDelayRestart(0.5, 30.0, 2.0, 600.0, 0.2, 9)),

@@ -26,12 +26,13 @@ from flinkray.scheduler.checkpoints.actions import (
     StoreCheckpoint,
     TriggerTasks,
 )
-from flinkray.scheduler.checkpoints.configuration import CheckpointConfiguration
 from flinkray.scheduler.checkpoints.coordinator import CheckpointCoordinator
 from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason
 from flinkray.scheduler.checkpoints.messages import AcknowledgeCheckpoint, DeclineCheckpoint
-from flinkray.scheduler.checkpoints.properties import CheckpointProperties
-from flinkray.scheduler.checkpoints.restored_vertices import RestoredVertex, VertexOperator
+from flinkray.scheduler.checkpoints.properties import CheckpointProperties, checkpoint_of
+from flinkray.scheduler.checkpoints.restored_vertices import RestoredVertex
+from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfiguration
+from flinkray.scheduler.graph.vertex_operator import VertexOperator
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from tests.scheduler.builders import GRAPH, JOB, only
 from tests.scheduler.checkpoints.checkpointed import file, named, vertex
@@ -91,7 +92,7 @@ class Topology:
         return [v.attempt(i) for v in self.vertices for i in range(v.parallelism)]
 
 
-MANUAL = CheckpointConfiguration(timeout=600.0).properties
+MANUAL = checkpoint_of(CheckpointConfiguration())
 
 
 def configuration(**changed: object) -> CheckpointConfiguration:

@@ -9,10 +9,6 @@ import pytest
 from flinkray.checkpoint.metadata import SnapshotKind
 from flinkray.core.job_options import ENDLESS
 from flinkray.rpc.wire.codec import decode, encode
-from flinkray.scheduler.checkpoints.configuration import (
-    LONGEST_PAUSE,
-    CheckpointConfiguration,
-)
 from flinkray.scheduler.checkpoints.errors import CheckpointError, CheckpointFailureReason
 from flinkray.scheduler.checkpoints.failure_manager import CheckpointFailureManager
 from flinkray.scheduler.checkpoints.master_hooks import MasterHooks
@@ -20,7 +16,6 @@ from flinkray.scheduler.checkpoints.periodic_trigger import PeriodicTrigger
 from flinkray.scheduler.checkpoints.plan import TasksMissingError, calculate_plan
 from flinkray.scheduler.checkpoints.properties import (
     CheckpointProperties,
-    CheckpointRetentionPolicy,
     savepoint,
     synchronous_savepoint,
 )
@@ -28,6 +23,11 @@ from flinkray.scheduler.checkpoints.request_decider import (
     CheckpointRequest,
     CheckpointRequestDecider,
     TooEarly,
+)
+from flinkray.scheduler.graph.checkpoint_configuration import (
+    LONGEST_PAUSE,
+    CheckpointConfiguration,
+    CheckpointRetentionPolicy,
 )
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from tests.scheduler.builders import JOB

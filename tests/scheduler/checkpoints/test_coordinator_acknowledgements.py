@@ -22,10 +22,10 @@ from flinkray.scheduler.checkpoints.actions import (
 from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason
 from flinkray.scheduler.checkpoints.messages import AcknowledgeCheckpoint, DeclineCheckpoint
 from flinkray.scheduler.checkpoints.properties import (
-    CheckpointRetentionPolicy,
     savepoint,
     synchronous_savepoint,
 )
+from flinkray.scheduler.graph.checkpoint_configuration import CheckpointRetentionPolicy
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from tests.scheduler.builders import JOB, OTHER_JOB, one, only
 from tests.scheduler.checkpoints.checkpointed import UNION, file, named, written

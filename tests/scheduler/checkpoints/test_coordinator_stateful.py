@@ -38,7 +38,6 @@ from flinkray.scheduler.checkpoints.actions import (
     TriggerMasterHooks,
     TriggerTasks,
 )
-from flinkray.scheduler.checkpoints.configuration import CheckpointConfiguration
 from flinkray.scheduler.checkpoints.coordinator import CheckpointCoordinator
 from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason
 from flinkray.scheduler.checkpoints.messages import AcknowledgeCheckpoint, DeclineCheckpoint
@@ -48,6 +47,7 @@ from flinkray.scheduler.checkpoints.properties import (
     synchronous_savepoint,
 )
 from flinkray.scheduler.checkpoints.statistics import state_locations
+from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfiguration
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from tests.scheduler.builders import JOB
 from tests.scheduler.checkpoints.checkpointed import file, named, vertex

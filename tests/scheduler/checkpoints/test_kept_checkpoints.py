@@ -10,10 +10,10 @@ from flinkray.scheduler.checkpoints.completed_checkpoints import (
 )
 from flinkray.scheduler.checkpoints.properties import (
     CheckpointProperties,
-    CheckpointRetentionPolicy,
     synchronous_savepoint,
 )
 from flinkray.scheduler.checkpoints.shared_state_registry import SharedStateRegistry
+from flinkray.scheduler.graph.checkpoint_configuration import CheckpointRetentionPolicy
 from flinkray.scheduler.shared.states import JobStatus
 from tests.scheduler.checkpoints.checkpointed import file, metadata
 from tests.scheduler.checkpoints.job_with_checkpoints import Topology, paths

@@ -13,7 +13,7 @@ from flinkray.core.errors import JobSubmissionError
 from flinkray.core.job_options import JOB_OPTIONS
 from flinkray.core.key_groups import default_max_parallelism
 from flinkray.core.resources import ResourceProfile
-from flinkray.core.schema import schema_of
+from flinkray.core.schema import schema_of, stored_fields
 from flinkray.rpc.wire import codec
 from flinkray.scheduler.graph.job_graph import (
     PYTHON,
@@ -322,7 +322,20 @@ def test_graph_that_an_earlier_version_stored_has_its_results_in_channels_and_no
     )
     vertices = (python_vertex("a"),)
     old = {"job_id": JOB, "name": "a job", "vertices": vertices}
-    assert JobGraph(**graph.migrations[1](old)) == JobGraph(JOB, "a job", vertices)
+    second = graph.migrations[1](old)
+    assert JobGraph(**graph.migrations[2](second)) == JobGraph(JOB, "a job", vertices)
+
+
+def test_graph_that_an_earlier_version_stored_takes_no_checkpoints() -> None:
+    """It names no operators, which state would be known by."""
+    graph, vertex = schema_of(JobGraph), schema_of(JobVertex)
+    assert graph is not None
+    assert vertex is not None
+    a = python_vertex("a")
+    old_vertex = {f: getattr(a, f) for f in stored_fields(JobVertex) if f != "operators"}
+    assert JobVertex(**vertex.migrations[1](old_vertex)) == a
+    old = {"job_id": JOB, "name": "a job", "vertices": (a,), "configuration": {}}
+    assert JobGraph(**graph.migrations[2](old)).checkpoints is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,83 @@
+"""A job's checkpoints, as options say them."""
+
+from __future__ import annotations
+
+import pytest
+
+from flinkray.core.config import Configuration
+from flinkray.core.job_options import JOB_OPTIONS
+from flinkray.scheduler.graph.checkpoint_configuration import (
+    CheckpointConfiguration,
+    CheckpointRetentionPolicy,
+    checkpoints_of,
+)
+
+PREFIX = "execution.checkpointing."
+OF_STORAGE = {f"{PREFIX}{name}" for name in ("dir", "savepoint-dir", "data-inline-threshold")}
+
+
+def of(**options: str) -> CheckpointConfiguration:
+    values = {PREFIX + key.replace("__", ".").replace("_", "-"): v for key, v in options.items()}
+    return checkpoints_of(Configuration(values))
+
+
+def test_without_options_all_is_as_without_a_configuration() -> None:
+    """What the reference page says of defaults is true."""
+    defaults = {
+        key: option.type.format(option.default)
+        for key, option in JOB_OPTIONS.items()
+        if key.startswith(PREFIX) and key not in OF_STORAGE
+    }
+    assert len(defaults) == 12
+    assert checkpoints_of(Configuration(defaults)) == CheckpointConfiguration() == of()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"interval": "1.5 s"}, CheckpointConfiguration(interval=1.5)),
+        ({"timeout": "5 s"}, CheckpointConfiguration(timeout=5.0)),
+        ({"min_pause": "2 s"}, CheckpointConfiguration(min_pause=2.0)),
+        ({"max_concurrent_checkpoints": "3"}, CheckpointConfiguration(max_concurrent=3)),
+        ({"num_retained": "4"}, CheckpointConfiguration(max_retained=4)),
+        ({"tolerable_failed_checkpoints": "-1"}, CheckpointConfiguration(tolerable_failures=-1)),
+        ({"mode": "at-least-once"}, CheckpointConfiguration(is_exactly_once=False)),
+        ({"unaligned__enabled": "true"}, CheckpointConfiguration(is_unaligned=True)),
+        ({"aligned_checkpoint_timeout": "3 s"}, CheckpointConfiguration(alignment_timeout=3.0)),
+        ({"incremental": "false"}, CheckpointConfiguration(is_incremental=False)),
+        (
+            {"checkpoints_after_tasks_finish__enabled": "false"},
+            CheckpointConfiguration(allows_finished_tasks=False),
+        ),
+        *(
+            ({"externalized_checkpoint_retention": name}, CheckpointConfiguration(retention=policy))
+            for name, policy in (
+                ("DELETE_ON_CANCELLATION", CheckpointRetentionPolicy.RETAIN_ON_FAILURE),
+                ("RETAIN_ON_CANCELLATION", CheckpointRetentionPolicy.RETAIN_ON_CANCELLATION),
+            )
+        ),
+    ],
+)
+def test_each_option_reaches_its_field(
+    options: dict[str, str], expected: CheckpointConfiguration
+) -> None:
+    assert of(**options) == expected
+
+
+def test_option_that_is_not_set_leaves_what_was_there() -> None:
+    before = CheckpointConfiguration(interval=1.0, max_retained=7)
+    changed = checkpoints_of(Configuration({f"{PREFIX}timeout": "5 s"}), before)
+    assert changed == CheckpointConfiguration(interval=1.0, timeout=5.0, max_retained=7)
+    assert checkpoints_of(Configuration({f"{PREFIX}interval": "0"}), before).interval is None
+
+
+def test_unaligned_means_nothing_at_least_once() -> None:
+    """As Flink; also if the one is the cluster's setting and the other the job's."""
+    assert not of(mode="AT_LEAST_ONCE", unaligned__enabled="true").is_unaligned
+    unaligned = CheckpointConfiguration(is_unaligned=True)
+    at_least_once = Configuration({f"{PREFIX}mode": "AT_LEAST_ONCE"})
+    assert not checkpoints_of(at_least_once, unaligned).is_unaligned
+    before = CheckpointConfiguration(is_exactly_once=False)
+    assert not checkpoints_of(
+        Configuration({f"{PREFIX}unaligned.enabled": "true"}), before
+    ).is_unaligned
