@@ -56,17 +56,13 @@ class TableCapture:
 
     def read(self) -> Changes:
         """From any thread, and while the table changes."""
-        entries = self._entries
-        if self.places is None and len(entries) <= _MOST_COPIED:
-            entries = entries.copy()
-        places = list(entries if self.places is None else self.places)
+        if self.places is None and len(self._entries) <= _MOST_COPIED:
+            return self._read_copy()
+        places = list(self._entries if self.places is None else self.places)
         contents: list[Any] = []
-        if entries is not self._entries:
-            contents += entries.values()
-        else:
-            for begin in range(0, len(places), _PORTION):
-                portion = places[begin : begin + _PORTION]
-                contents += map(entries.get, portion, repeat(MISSING))
+        for begin in range(0, len(places), _PORTION):
+            portion = places[begin : begin + _PORTION]
+            contents += map(self._entries.get, portion, repeat(MISSING))
         # After that: a change is noted here before it is made there.
         before = self.before.copy()
         if self.places is not None:
@@ -80,6 +76,14 @@ class TableCapture:
         ]
         kept += [(place, found) for place, found in before.items() if found is not MISSING]
         return Changes([place for place, _ in kept], [found for _, found in kept], [])
+
+    def _read_copy(self) -> Changes:
+        entries = self._entries.copy()
+        before = self.before.copy()  # after that, as above
+        entries.update(before)
+        for place in [place for place, found in before.items() if found is MISSING]:
+            del entries[place]
+        return Changes(list(entries), list(entries.values()), [])
 
 
 def _changes(places: list[Any], contents: list[Any]) -> Changes:
