@@ -67,9 +67,16 @@ class StateSerializer:
 
     def __init__(self, descriptor: StateDescriptor) -> None:
         self._name = descriptor.name
-        self._declared = _declaration(descriptor)
+        self._declared: str | None = _declaration(descriptor)
         self._rows: dict[str | None, RowNames] = {}
         """By how the state was declared."""
+
+    @classmethod
+    def as_stored(cls, name: str, stored_as: SerializerSnapshot) -> StateSerializer:
+        """Of a state that nobody declares."""
+        serializer = cls(StateDescriptor(name))
+        serializer._declared = stored_as.declared
+        return serializer
 
     def writer(self) -> StateFrameWriter:
         """For one snapshot."""
@@ -229,6 +236,11 @@ def read_timers(queue: str, data: bytes) -> list[tuple[int, Any, Any]]:
 def _declaration(descriptor: StateDescriptor) -> str:
     kind, expires = _described(descriptor.type_info), descriptor.ttl_config is not None
     return json.dumps({"type": kind, "expires": expires})
+
+
+def expires(stored_as: SerializerSnapshot) -> bool:
+    """Whether each value has the time at which it was renewed beside it."""
+    return bool(json.loads(stored_as.declared or "{}").get("expires", False))
 
 
 def _described(type_info: Any) -> Any:

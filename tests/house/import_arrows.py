@@ -18,7 +18,7 @@ from tests.house.sources import parsed
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"core"}),
     frozenset({"blob", "checkpoint", "file_results", "state", "ha", "rpc"}),
-    frozenset({"streaming", "scheduler"}),
+    frozenset({"streaming", "scheduler", "state_reader"}),
     frozenset({"spark"}),
     frozenset({"actors"}),
     frozenset({"datastream", "client", "rest"}),

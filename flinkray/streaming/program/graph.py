@@ -15,6 +15,11 @@ from flinkray.streaming.records.partitioners import ForwardPartitioner, StreamPa
 DEFAULT_SLOT_SHARING_GROUP = "default"
 
 
+def operator_id_of(uid: str) -> str:
+    """32 hexadecimal digits under which the state of an operator with that uid is kept."""
+    return hashlib.blake2b(b"uid:" + uid.encode(), digest_size=16).hexdigest()
+
+
 @dataclass
 class StreamEdge:
     """From one node to another."""
@@ -124,13 +129,13 @@ class StreamGraph:
             if node.uid_hash is not None:
                 hashes[node.id] = node.uid_hash
                 continue
-            digest = hashlib.blake2b(digest_size=16)
             if node.uid is not None:
-                digest.update(b"uid:" + node.uid.encode())
-            else:
-                digest.update(f"node:{place}".encode())
-                for edge in node.inputs:
-                    digest.update(hashes[edge.source.id].encode())
+                hashes[node.id] = operator_id_of(node.uid)
+                continue
+            digest = hashlib.blake2b(digest_size=16)
+            digest.update(f"node:{place}".encode())
+            for edge in node.inputs:
+                digest.update(hashes[edge.source.id].encode())
             hashes[node.id] = digest.hexdigest()
         return hashes
 

@@ -1,0 +1,277 @@
+"""Reads the state of a checkpoint's operators, one subtask after the other.
+
+After Flink's ``SavepointReader``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from flinkray.checkpoint.handles import KeyedStateHandle
+from flinkray.checkpoint.keyed_state_format import read_keyed_state, read_keyed_state_header
+from flinkray.checkpoint.metadata import CheckpointedOperator
+from flinkray.checkpoint.operator_state_format import read_operator_state
+from flinkray.checkpoint.state_files import open_state
+from flinkray.checkpoint.storage import metadata_path, read_metadata
+from flinkray.core.errors import FlinkRayError
+from flinkray.core.key_groups import KeyGroupRange
+from flinkray.state import KeyedSnapshot
+from flinkray.state.serializers import StateSerializer, expires, read_timers
+from flinkray.state.snapshots import TableSnapshot
+
+
+class StateNotFoundError(FlinkRayError):
+    """A checkpoint has no such operator or state; the text names those that it has."""
+
+
+class KeyedEntry(NamedTuple):
+    """What one key has in one namespace."""
+
+    key: Any
+    namespace: Any
+    """The window, in state of windows; None elsewhere."""
+    value: Any
+    """A list in list state, a dictionary in map state, the accumulator in aggregating state."""
+
+
+class StoredTimer(NamedTuple):
+    """A timer that has not fired."""
+
+    timestamp: int
+    """Milliseconds."""
+    key: Any
+    namespace: Any
+
+
+class SavepointReader:
+    """A checkpoint or savepoint, by its directory or its metadata file.
+
+    Operators are named by their uid, or by their id (32 hexadecimal digits), which ``flinkray
+    checkpoint show`` tells.  Values of the program's own classes need these to be importable.
+
+    Raises:
+        CheckpointStorageError: it is none, or cannot be read; the text names the file.  All methods
+            raise it, as they read files.
+    """
+
+    def __init__(self, location: str) -> None:
+        self.location = metadata_path(location)
+        self._metadata = read_metadata(location)
+        self._operators: dict[str, CheckpointedOperator] = {}
+        for operator in self._metadata.operators:
+            self._operators[operator.operator_id] = operator
+            if operator.uid is not None:
+                self._operators[operator.uid] = operator
+
+    @property
+    def operators(self) -> list[str]:
+        """Their uids, or ids where they have none, in the order of the job."""
+        return [operator.uid or operator.operator_id for operator in self._metadata.operators]
+
+    # --- keyed state ------------------------------------------------------------------------------
+
+    def keyed_states(self, operator: str) -> dict[str, str]:
+        """Names of an operator's keyed states, and of what kind each is."""
+        found: dict[str, str] = {}
+        for handle in self._keyed_handles(self._operator(operator)):
+            for part in handle.parts:
+                with open_state(part.location) as state:
+                    header = read_keyed_state_header(state)
+                found.update((table.name, table.kind) for table in header.tables)
+        return found
+
+    def keyed_entries(self, operator: str, state: str) -> Iterator[KeyedEntry]:
+        """The entries of a keyed state, as Python values, in no certain order; of state with a
+        time to live, expired ones that are still there, too.
+
+        Raises:
+            StateNotFoundError: there is no such operator or state.
+            StateMigrationError: values are of classes that are not here, or have changed.
+        """
+        found = self._operator(operator)
+        names = self.keyed_states(operator)
+        if state not in names:
+            raise _no_state(found, "keyed state", state, names)
+        return self._entries(found, state)
+
+    def _entries(self, operator: CheckpointedOperator, state: str) -> Iterator[KeyedEntry]:
+        for snapshots in self._keyed_snapshots(operator):
+            tables = [s.tables[state] for s in snapshots if state in s.tables]
+            yield from _entries_of(state, tables)
+
+    def keyed_state(self, operator: str, state: str) -> pa.Table:
+        """The same as a table of ``key``, ``namespace`` (in state of windows) and ``value``.
+
+        Lists are lists, and maps lists of ``key`` and ``value``; dataclasses and named tuples are
+        structs.
+
+        Raises:
+            StateNotFoundError: as :meth:`keyed_entries`.
+            StateMigrationError: likewise.
+            pyarrow.ArrowException: there is no column of such values; :meth:`keyed_entries` gives
+                them.
+        """
+        entries = list(self.keyed_entries(operator, state))
+        columns = {"key": _column(entry.key for entry in entries)}
+        if any(entry.namespace is not None for entry in entries):
+            columns["namespace"] = _column(entry.namespace for entry in entries)
+        columns["value"] = _column(entry.value for entry in entries)
+        return pa.table(columns)
+
+    def timers(self, operator: str) -> dict[str, list[StoredTimer]]:
+        """The timers of an operator, by time, under the names of their queues: ``event-time`` and
+        ``processing-time``."""
+        found: dict[str, list[StoredTimer]] = {}
+        for snapshots in self._keyed_snapshots(self._operator(operator)):
+            if not snapshots:
+                continue
+            for queue, groups in snapshots[-1].timers.items():
+                timers = found.setdefault(queue, [])
+                for payload in groups.values():
+                    timers += map(StoredTimer._make, read_timers(queue, payload))
+        return {queue: sorted(of, key=lambda it: it.timestamp) for queue, of in found.items()}
+
+    # --- operator state ---------------------------------------------------------------------------
+
+    def operator_states(self, operator: str) -> dict[str, str]:
+        """Names of an operator's states that belong to no key: list, union or broadcast."""
+        return {
+            named.name: named.mode.value
+            for subtask in self._operator(operator).subtasks
+            for handle in subtask.state.operator_state
+            for named in handle.states
+        }
+
+    def list_state(self, operator: str, state: str) -> list[Any]:
+        """The elements of a list or union state, of all subtasks.
+
+        Raises:
+            StateNotFoundError: there is no such operator or state.
+            StateMigrationError: elements are of classes that are not here, or have changed.
+        """
+        return [
+            element
+            for elements in self._elements(operator, state, ("list", "union"))
+            for (element,) in elements
+        ]
+
+    def broadcast_state(self, operator: str, state: str) -> dict[Any, Any]:
+        """What a broadcast state has, the same in all subtasks.
+
+        Raises:
+            StateNotFoundError: there is no such operator or state.
+            StateMigrationError: keys or values are of classes that are not here, or have changed.
+        """
+        return dict(next(iter(self._elements(operator, state, ("broadcast",))), ()))
+
+    def _elements(
+        self, operator: str, state: str, kinds: tuple[str, ...]
+    ) -> Iterator[list[tuple[Any, ...]]]:
+        """Of each subtask."""
+        found = self._operator(operator)
+        names = {n: kind for n, kind in self.operator_states(operator).items() if kind in kinds}
+        if state not in names:
+            raise _no_state(found, f"{' or '.join(kinds)} state", state, names)
+        for subtask in found.subtasks:
+            for snapshot in read_operator_state(subtask.state.operator_state):
+                stored = snapshot.states.get(state)
+                if stored is not None:
+                    serializer = StateSerializer.as_stored(state, stored.serializer)
+                    yield serializer.read_elements(stored.elements)
+
+    # --- handles ----------------------------------------------------------------------------------
+
+    def _operator(self, name: str) -> CheckpointedOperator:
+        found = self._operators.get(name)
+        if found is None:
+            raise StateNotFoundError(
+                f"{self.location} has no operator {name!r}; it has "
+                f"{', '.join(map(repr, self.operators)) or 'none'}"
+            )
+        return found
+
+    def _keyed_handles(self, operator: CheckpointedOperator) -> Iterator[KeyedStateHandle]:
+        for subtask in operator.subtasks:
+            yield from subtask.state.keyed_state
+
+    def _keyed_snapshots(self, operator: CheckpointedOperator) -> Iterator[list[KeyedSnapshot]]:
+        """Of each subtask: a whole one, and the changes after it."""
+        everything = KeyGroupRange(0, operator.max_parallelism - 1)
+        for handle in self._keyed_handles(operator):
+            yield read_keyed_state((handle,), everything)
+
+
+def _entries_of(name: str, tables: list[TableSnapshot]) -> Iterator[KeyedEntry]:
+    """Of one subtask: a whole snapshot, and the changes after it."""
+    entries: dict[Any, KeyedEntry] = {}
+    for table in tables:
+        serializer = StateSerializer.as_stored(name, table.serializer)
+        is_expiring = expires(table.serializer)
+        if table.whole:
+            entries.clear()
+        for payload in table.groups.values():
+            for frame in serializer.read(payload):
+                for place in _places(frame.removed_keys, frame.removed_namespaces):
+                    entries.pop(place, None)
+                places = _places(frame.keys, frame.namespaces)
+                for place, contents in zip(places, frame.contents, strict=True):
+                    value = _without_times(table.kind, contents) if is_expiring else contents
+                    entries[place] = KeyedEntry(place.key, place.namespace, value)
+    yield from entries.values()
+
+
+class _Place(NamedTuple):
+    key: Any
+    namespace: Any
+
+
+def _places(keys: list[Any], namespaces: list[Any] | None) -> Iterable[_Place]:
+    if namespaces is None:
+        return (_Place(key, None) for key in keys)
+    return map(_Place, keys, namespaces)
+
+
+def _without_times(kind: str, contents: Any) -> Any:
+    """Each value has the time beside it at which it was renewed."""
+    if kind == "list":
+        return [value for value, _ in contents]
+    if kind == "map":
+        return {key: value for key, (value, _) in contents.items()}
+    return contents[0]
+
+
+def _no_state(
+    operator: CheckpointedOperator, kind: str, name: str, names: Iterable[str]
+) -> StateNotFoundError:
+    known = ", ".join(map(repr, sorted(names))) or "none"
+    return StateNotFoundError(
+        f"operator {operator.uid or operator.operator_id!r} has no {kind} {name!r}; it has {known}"
+    )
+
+
+# --- columns --------------------------------------------------------------------------------------
+
+
+def _column(values: Iterable[Any]) -> pa.Array:
+    return pa.array(list(map(_plain, values)))
+
+
+def _plain(value: Any) -> Any:
+    """As Arrow takes it."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return {name: _plain(part) for name, part in zip(value._fields, value, strict=True)}
+    if hasattr(value, "as_dict") and callable(value.as_dict):
+        return {str(name): _plain(part) for name, part in value.as_dict().items()}
+    if isinstance(value, dict):
+        return [{"key": _plain(key), "value": _plain(part)} for key, part in value.items()]
+    if isinstance(value, tuple):
+        return {str(place): _plain(part) for place, part in enumerate(value)}
+    if isinstance(value, list | set | frozenset):
+        return [_plain(part) for part in value]
+    return value

@@ -1,0 +1,204 @@
+"""Writes a savepoint from data: a job that starts from it has that state at its beginning.
+
+After Flink's ``SavepointWriter``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.metadata import version
+from time import time
+from typing import Any
+
+import pyarrow as pa
+
+from flinkray.checkpoint.handles import (
+    KeyedStateHandle,
+    KeyedStatePart,
+    OperatorStateHandle,
+    OperatorSubtaskState,
+)
+from flinkray.checkpoint.keyed_state_format import write_keyed_state
+from flinkray.checkpoint.metadata import (
+    CheckpointedOperator,
+    CheckpointedSubtask,
+    CheckpointMetadata,
+    SnapshotKind,
+)
+from flinkray.checkpoint.operator_state_format import write_operator_state
+from flinkray.checkpoint.state_files import StateWriter
+from flinkray.checkpoint.storage import (
+    DEFAULT_INLINE_THRESHOLD,
+    savepoint_directory,
+    state_writer,
+    write_metadata,
+)
+from flinkray.core.errors import FlinkRayError
+from flinkray.core.ids import JobID
+from flinkray.core.key_groups import KeyGroupRange
+from flinkray.state import (
+    HeapKeyedStateBackend,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    OperatorStateBackend,
+    ValueStateDescriptor,
+)
+from flinkray.state.descriptors import StateDescriptor
+from flinkray.streaming.program.graph import operator_id_of
+
+DEFAULT_MAX_PARALLELISM = 128
+
+
+class BootstrapError(FlinkRayError):
+    """There can be no such savepoint; the text says what is wrong with it."""
+
+
+class _Operator:
+    def __init__(self, max_parallelism: int) -> None:
+        self.keyed = HeapKeyedStateBackend(
+            max_parallelism, KeyGroupRange(0, max_parallelism - 1), now=lambda: int(time() * 1000)
+        )
+        self.operator = OperatorStateBackend()
+
+
+class SavepointWriter:
+    """A new savepoint.  Its state is in memory until it is written.
+
+    Args:
+        max_parallelism: number of key groups of its operators; the job that is started must have
+            the same.
+
+    All methods but :meth:`write` return the writer itself.
+    """
+
+    def __init__(self, max_parallelism: int = DEFAULT_MAX_PARALLELISM) -> None:
+        if not 1 <= max_parallelism <= 2**15:
+            raise BootstrapError(f"a max parallelism is from 1 to {2**15}, got {max_parallelism}")
+        self._max_parallelism = max_parallelism
+        self._operators: dict[str, _Operator] = {}
+
+    def with_keyed_state(
+        self, uid: str, descriptor: StateDescriptor, entries: pa.Table | Iterable[tuple[Any, Any]]
+    ) -> SavepointWriter:
+        """What each key has in a state of values, lists or maps, of the operator with that uid.
+
+        Args:
+            entries: pairs of a key and what it has (a value, a list or a dictionary), or a table
+                of ``key`` and ``value``, as :meth:`SavepointReader.keyed_state` gives it.
+
+        Raises:
+            BootstrapError: a key has nothing, or there can be no such state.
+        """
+        backend = self._operator(uid).keyed
+        put = _putting(descriptor, backend.state(descriptor))
+        for key, value in _pairs(entries, descriptor):
+            if value is None:
+                raise BootstrapError(
+                    f"state {descriptor.name!r} of {uid!r}: the key {key!r} has no value; leave it "
+                    "out"
+                )
+            backend.context.key = key
+            put(value)
+        return self
+
+    def with_list_state(
+        self, uid: str, descriptor: ListStateDescriptor[Any], elements: Iterable[Any]
+    ) -> SavepointWriter:
+        """The elements that the subtasks of an operator divide among them."""
+        self._operator(uid).operator.list_state(descriptor).add_all(elements)
+        return self
+
+    def with_union_list_state(
+        self, uid: str, descriptor: ListStateDescriptor[Any], elements: Iterable[Any]
+    ) -> SavepointWriter:
+        """The elements that each subtask of an operator gets."""
+        self._operator(uid).operator.union_list_state(descriptor).add_all(elements)
+        return self
+
+    def with_broadcast_state(
+        self, uid: str, descriptor: MapStateDescriptor[Any, Any], entries: Mapping[Any, Any]
+    ) -> SavepointWriter:
+        """The entries that each subtask of an operator has."""
+        self._operator(uid).operator.broadcast_state(descriptor).put_all(dict(entries))
+        return self
+
+    def _operator(self, uid: str) -> _Operator:
+        if uid not in self._operators:
+            self._operators[uid] = _Operator(self._max_parallelism)
+        return self._operators[uid]
+
+    def write(self, directory: str) -> str:
+        """Write it into a new directory below that one; where it is, for ``--from-savepoint``.
+
+        Raises:
+            BootstrapError: nothing was put into it.
+            CheckpointStorageError: it cannot be written; the text names the file.
+        """
+        if not self._operators:
+            raise BootstrapError("a savepoint without any state is of no use: put some into it")
+        job_id = JobID.generate()
+        location = savepoint_directory(directory, job_id)
+        writer = state_writer(location, DEFAULT_INLINE_THRESHOLD, is_savepoint=True)
+        operators = tuple(
+            self._written(uid, operator, writer) for uid, operator in self._operators.items()
+        )
+        metadata = CheckpointMetadata(
+            job_id,
+            1,
+            int(time() * 1000),
+            SnapshotKind.SAVEPOINT,
+            operators,
+            flinkray_version=version("flinkray"),
+        )
+        write_metadata(location, metadata)
+        return location
+
+    def _written(self, uid: str, operator: _Operator, writer: StateWriter) -> CheckpointedOperator:
+        keyed: tuple[KeyedStateHandle, ...] = ()
+        if operator.keyed.names():
+            with writer.shared() as output:
+                location = write_keyed_state(operator.keyed.capture().write(), output)
+            part = KeyedStatePart(location, is_whole=True)
+            keyed = (KeyedStateHandle(0, self._max_parallelism - 1, (part,)),)
+        own: tuple[OperatorStateHandle, ...] = ()
+        snapshot = operator.operator.snapshot()
+        if snapshot is not None:
+            with writer.exclusive() as output:
+                own = (write_operator_state(snapshot, output),)
+        subtask = CheckpointedSubtask(0, OperatorSubtaskState(own, keyed))
+        return CheckpointedOperator(
+            operator_id_of(uid), uid, uid, 1, self._max_parallelism, (subtask,)
+        )
+
+
+def _putting(descriptor: StateDescriptor, state: Any) -> Callable[[Any], None]:
+    match descriptor:
+        case ValueStateDescriptor() | ListStateDescriptor():
+            return lambda value: state.update(value)
+        case MapStateDescriptor():
+            return lambda value: state.put_all(value)
+    raise BootstrapError(
+        f"state {descriptor.name!r}: only values, lists and maps can be written, and it is "
+        f"{descriptor.kind} state"
+    )
+
+
+def _pairs(
+    entries: pa.Table | Iterable[tuple[Any, Any]], descriptor: StateDescriptor
+) -> Iterator[tuple[Any, Any]]:
+    if not isinstance(entries, pa.Table):
+        yield from entries
+        return
+    missing = {"key", "value"} - set(entries.column_names)
+    if missing or entries.num_columns > 2:
+        raise BootstrapError(
+            f"state {descriptor.name!r}: a table must have the columns key and value, and it has "
+            f"{', '.join(entries.column_names)}"
+        )
+    is_map = isinstance(descriptor, MapStateDescriptor)
+    for batch in entries.to_batches():
+        keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
+        for key, value in zip(keys, values, strict=True):
+            if is_map and value is not None:
+                value = {entry["key"]: entry["value"] for entry in value}
+            yield key, value

@@ -1,0 +1,283 @@
+"""State that is read without its job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from flinkray.checkpoint.handles import (
+    KeyedStateHandle,
+    KeyedStatePart,
+    OperatorStateHandle,
+    OperatorSubtaskState,
+)
+from flinkray.checkpoint.keyed_state_format import write_keyed_state
+from flinkray.checkpoint.metadata import (
+    CheckpointedOperator,
+    CheckpointedSubtask,
+    CheckpointMetadata,
+    SnapshotKind,
+)
+from flinkray.checkpoint.operator_state_format import write_operator_state
+from flinkray.checkpoint.storage import JobCheckpointStorage, write_metadata
+from flinkray.core.durations import Duration
+from flinkray.core.ids import JobID
+from flinkray.core.key_groups import key_group_range
+from flinkray.datastream import Row
+from flinkray.state import (
+    HeapKeyedStateBackend,
+    KeyContext,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    OperatorStateBackend,
+    ValueStateDescriptor,
+)
+from flinkray.state.keys import key_group_of
+from flinkray.state.ttl import StateTtlConfig
+from flinkray.state_reader import KeyedEntry, SavepointReader, StateNotFoundError, StoredTimer
+
+JOB = JobID(b"j" * 16)
+GROUPS = 16
+PARALLELISM = 2
+
+
+class Window(NamedTuple):
+    start: int
+    end: int
+
+
+@dataclass
+class Total:
+    count: int
+    total: float
+
+
+class Subtask:
+    """Keyed state of every shape, with what a naive reader would find."""
+
+    def __init__(self, number: int) -> None:
+        self.groups = key_group_range(GROUPS, PARALLELISM, number)
+        self.backend = HeapKeyedStateBackend(GROUPS, self.groups, now=lambda: 5_000)
+        expiring: Any = ValueStateDescriptor("expiring")
+        ttl = StateTtlConfig.new_builder(Duration.of_days(1)).build()
+        expiring.enable_time_to_live(ttl)
+        expiring_list: Any = ListStateDescriptor("expiring list")
+        expiring_list.enable_time_to_live(ttl)
+        expiring_map: Any = MapStateDescriptor("expiring map")
+        expiring_map.enable_time_to_live(ttl)
+        self.window = KeyContext()
+        self.states: dict[str, Any] = {
+            "value": self.backend.state(ValueStateDescriptor("value")),
+            "list": self.backend.state(ListStateDescriptor("list")),
+            "map": self.backend.state(MapStateDescriptor("map")),
+            "windows": self.backend.state(ValueStateDescriptor("windows"), self.window),
+            "expiring": self.backend.state(expiring),
+            "expiring list": self.backend.state(expiring_list),
+            "expiring map": self.backend.state(expiring_map),
+        }
+        self.timers = self.backend.timer_queue("event-time")
+
+    def put(self, name: str, key: Any, namespace: Any, value: Any) -> None:
+        state = self.states[name]
+        self.backend.context.key, self.window.key = key, (key, namespace)
+        if value is None:
+            state.clear()
+        elif "list" in name:
+            state.update(value)
+        elif "map" in name:
+            state.clear()
+            state.put_all(value)
+        else:
+            state.update(value)
+
+
+class Checkpoint:
+    """Written by two subtasks, each in several parts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.storage = JobCheckpointStorage(str(folder), JOB, 200)
+        self.subtasks = [Subtask(number) for number in range(PARALLELISM)]
+        self.parts: list[list[KeyedStatePart]] = [[], []]
+        self.operator_state: list[OperatorStateHandle] = []
+
+    def of_key(self, key: Any) -> Subtask:
+        return next(s for s in self.subtasks if key_group_of(key, GROUPS) in s.groups)
+
+    def write(self) -> None:
+        """Another part of each subtask."""
+        for subtask, parts in zip(self.subtasks, self.parts, strict=True):
+            number = len(parts)
+            capture = subtask.backend.capture(number + 1, number or None)
+            with self.storage.checkpoint_writer(1).shared() as output:
+                location = write_keyed_state(capture.write(), output)
+            parts.append(KeyedStatePart(location, number == 0))
+
+    def add_operator_state(self, elements: list[Any], union: list[Any], rules: Any) -> None:
+        """Of one subtask."""
+        backend = OperatorStateBackend()
+        backend.list_state(ListStateDescriptor("elements")).update(elements)
+        backend.union_list_state(ListStateDescriptor("union")).update(union)
+        backend.broadcast_state(MapStateDescriptor("rules")).put_all(rules)
+        snapshot = backend.snapshot()
+        assert snapshot is not None
+        with self.storage.checkpoint_writer(1).exclusive() as output:
+            self.operator_state.append(write_operator_state(snapshot, output))
+
+    def complete(self) -> str:
+        """Its directory."""
+        states = []
+        for number, (subtask, parts) in enumerate(zip(self.subtasks, self.parts, strict=True)):
+            groups = subtask.groups
+            keyed = (KeyedStateHandle(groups.first, groups.last, tuple(parts)),) if parts else ()
+            own = tuple(self.operator_state[number : number + 1])
+            states.append(CheckpointedSubtask(number, OperatorSubtaskState(own, keyed)))
+        operator = CheckpointedOperator(
+            "7" * 32, "tally", "tally", PARALLELISM, GROUPS, tuple(states)
+        )
+        nameless = CheckpointedOperator("8" * 32, "map", None, 1, GROUPS)
+        metadata = CheckpointMetadata(JOB, 1, 0, SnapshotKind.SAVEPOINT, (operator, nameless))
+        directory = self.storage.checkpoint_directory(1)
+        write_metadata(directory, metadata)
+        return directory
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Checkpoint:
+    return Checkpoint(tmp_path)
+
+
+KEYS = st.one_of(st.integers(-3, 3), st.sampled_from(["a", "b"]), st.tuples(st.booleans()))
+VALUES = {
+    "value": st.one_of(st.integers(), st.text(max_size=3)),
+    "list": st.lists(st.integers(), min_size=1, max_size=3),
+    "map": st.dictionaries(st.text(max_size=2), st.integers(), min_size=1, max_size=3),
+}
+NAMES = ["value", "list", "map", "windows", "expiring", "expiring list", "expiring map"]
+
+
+@st.composite
+def changes(draw: st.DrawFn) -> list[tuple[str, Any, Any, Any]]:
+    """State, key, window, and what is there from then on; None: nothing."""
+    made = []
+    for _ in range(draw(st.integers(0, 12))):
+        name = draw(st.sampled_from(NAMES))
+        shape = name.split()[-1] if name.split()[-1] in VALUES else "value"
+        window = Window(draw(st.integers(0, 1)), 9) if name == "windows" else None
+        value = draw(st.one_of(st.none(), VALUES[shape]))
+        made.append((name, draw(KEYS), window, value))
+    return made
+
+
+@given(st.lists(changes(), min_size=1, max_size=4))
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_entries_are_those_that_the_last_part_leaves(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[list[tuple[str, Any, Any, Any]]]
+) -> None:
+    checkpoint = Checkpoint(tmp_path_factory.mktemp("checkpoint"))
+    expected: dict[Any, Any] = {}
+    for part in parts:
+        for name, key, window, value in part:
+            checkpoint.of_key(key).put(name, key, window, value)
+            expected[name, key, window] = value
+        checkpoint.write()
+    reader = SavepointReader(checkpoint.complete())
+    found = {
+        (name, entry.key, entry.namespace): entry.value
+        for name in reader.keyed_states("tally")
+        for entry in reader.keyed_entries("tally", name)
+    }
+    assert found == {place: value for place, value in expected.items() if value is not None}
+
+
+def test_keyed_state_is_a_table(checkpoint: Checkpoint) -> None:
+    for key in range(4):
+        checkpoint.of_key(key).put("value", key, None, Total(key, key / 2))
+        checkpoint.of_key(key).put("windows", key, Window(key, key + 10), Row(name="n", number=key))
+        checkpoint.of_key(key).put("map", key, None, {"x": key})
+    checkpoint.write()
+    reader = SavepointReader(checkpoint.complete())
+    totals = reader.keyed_state("tally", "value").sort_by("key")
+    assert totals.to_pylist() == [
+        {"key": key, "value": {"count": key, "total": key / 2}} for key in range(4)
+    ]
+    windows = reader.keyed_state("tally", "windows").sort_by("key")
+    assert windows.column("namespace").to_pylist()[1] == {"start": 1, "end": 11}
+    assert windows.column("value").to_pylist()[1] == {"name": "n", "number": 1}
+    maps = reader.keyed_state("tally", "map")
+    assert maps.schema.field("value").type == pa.list_(
+        pa.struct([("key", pa.string()), ("value", pa.int64())])
+    )
+
+
+def test_timers_are_those_that_have_not_fired(checkpoint: Checkpoint) -> None:
+    for key in ("a", "b", "c"):
+        checkpoint.of_key(key).timers.add(ord(key), key, None)
+    checkpoint.write()
+    checkpoint.of_key("a").timers.discard(ord("a"), "a", None)
+    checkpoint.write()
+    reader = SavepointReader(checkpoint.complete())
+    expected = [StoredTimer(98, "b", None), StoredTimer(99, "c", None)]
+    assert reader.timers("tally") == {"event-time": expected}
+
+
+def test_operator_state_is_that_of_all_subtasks(checkpoint: Checkpoint) -> None:
+    checkpoint.add_operator_state([1, 2], ["x"], {"r": Total(1, 1.0)})
+    checkpoint.add_operator_state([3], ["y"], {"r": Total(1, 1.0)})
+    reader = SavepointReader(checkpoint.complete())
+    assert reader.operator_states("tally") == {
+        "elements": "list",
+        "union": "union",
+        "rules": "broadcast",
+    }
+    assert reader.list_state("tally", "elements") == [1, 2, 3]
+    assert reader.list_state("7" * 32, "union") == ["x", "y"]
+    assert reader.broadcast_state("tally", "rules") == {"r": Total(1, 1.0)}
+
+
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [
+        (lambda r: r.timers("talli"), f"no operator 'talli'; it has 'tally', '{'8' * 32}'"),
+        (
+            lambda r: r.keyed_state("tally", "valeu"),
+            "operator 'tally' has no keyed state 'valeu'; it has 'expiring', ",
+        ),
+        (
+            lambda r: r.list_state("tally", "rules"),
+            "operator 'tally' has no list or union state 'rules'; it has 'elements', 'union'",
+        ),
+        (
+            lambda r: r.broadcast_state("tally", "union"),
+            "operator 'tally' has no broadcast state 'union'; it has 'rules'",
+        ),
+        (
+            lambda r: r.list_state("8" * 32, "x"),
+            f"operator '{'8' * 32}' has no list or union state 'x'; it has none",
+        ),
+    ],
+)
+def test_what_is_not_there_is_told_with_what_is(
+    checkpoint: Checkpoint, read: Any, text: str
+) -> None:
+    checkpoint.write()
+    checkpoint.add_operator_state([], [], {})
+    reader = SavepointReader(checkpoint.complete())
+    assert reader.operators == ["tally", "8" * 32]
+    with pytest.raises(StateNotFoundError, match=text.replace("(", r"\(")):
+        read(reader)
+
+
+def test_entries_come_one_subtask_after_the_other(checkpoint: Checkpoint) -> None:
+    """Not all of a large state is in memory at once."""
+    checkpoint.of_key(1).put("value", 1, None, 1)
+    checkpoint.write()
+    entries = SavepointReader(checkpoint.complete()).keyed_entries("tally", "value")
+    assert isinstance(entries, Iterator)
+    assert list(entries) == [KeyedEntry(1, None, 1)]

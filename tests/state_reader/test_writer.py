@@ -1,0 +1,95 @@
+"""Savepoints that are written from data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from flinkray.datastream import (
+    KeyedProcessFunction,
+    RuntimeContext,
+    StreamExecutionEnvironment,
+)
+from flinkray.state import (
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    ValueStateDescriptor,
+)
+from flinkray.state_reader import BootstrapError, SavepointReader, SavepointWriter
+from flinkray.streaming.program.graph import operator_id_of
+
+TOTALS: Any = ValueStateDescriptor("totals")
+NAMES: Any = MapStateDescriptor("names")
+TRAIL: Any = ListStateDescriptor("trail")
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    table = pa.table({"key": ["a", "b"], "value": [1, 2]})
+    location = (
+        SavepointWriter(max_parallelism=7)
+        .with_keyed_state("tally", TOTALS, table)
+        .with_keyed_state("tally", NAMES, [("a", {"x": 1})])
+        .with_keyed_state("other", TRAIL, [(number, [number, "x" * 100]) for number in range(999)])
+        .with_list_state("other", ListStateDescriptor("splits"), [1, 2])
+        .with_union_list_state("other", ListStateDescriptor("all"), [3])
+        .with_broadcast_state("other", MapStateDescriptor("rules"), {"r": 4})
+        .write(str(tmp_path))
+    )
+    reader = SavepointReader(location)
+    assert reader.operators == ["tally", "other"]
+    assert reader.keyed_state("tally", "totals").sort_by("key") == table
+    names = reader.keyed_state("tally", "names")
+    assert names.column("value").to_pylist() == [[{"key": "x", "value": 1}]]
+    trails = {entry.key: entry.value for entry in reader.keyed_entries("other", "trail")}
+    assert trails == {number: [number, "x" * 100] for number in range(999)}
+    assert reader.list_state("other", "splits") == [1, 2]
+    assert reader.list_state("other", "all") == [3]
+    assert reader.broadcast_state("other", "rules") == {"r": 4}
+    again = SavepointWriter().with_keyed_state("tally", NAMES, names).write(str(tmp_path))
+    assert SavepointReader(again).keyed_state("tally", "names") == names
+    assert again != location
+
+
+class Counting(KeyedProcessFunction[Any, Any, Any]):
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.count = runtime_context.get_state(ValueStateDescriptor("count"))
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        yield value
+
+
+def test_operators_are_known_by_the_same_uids_as_in_programs() -> None:
+    env = StreamExecutionEnvironment.get_execution_environment()
+    stream = env.from_collection([1]).key_by(lambda v: v).process(Counting()).uid("counts")
+    stream.print()
+    graph = env.get_stream_graph()
+    (node,) = (node for node in graph.nodes if node.uid == "counts")
+    assert graph.operator_ids()[node.id] == operator_id_of("counts")
+
+
+@pytest.mark.parametrize(
+    ("write", "text"),
+    [
+        (lambda w: w.write("/nowhere"), "a savepoint without any state"),
+        (lambda w: SavepointWriter(0), "a max parallelism is from 1 to 32768, got 0"),
+        (
+            lambda w: w.with_keyed_state("tally", TOTALS, [("a", None)]),
+            "state 'totals' of 'tally': the key 'a' has no value",
+        ),
+        (
+            lambda w: w.with_keyed_state("tally", TOTALS, pa.table({"key": [1], "v": [1]})),
+            "state 'totals': a table must have the columns key and value, and it has key, v",
+        ),
+        (
+            lambda w: w.with_keyed_state("tally", ReducingStateDescriptor("sum", max), [("a", 1)]),
+            "state 'sum': only values, lists and maps can be written, and it is reducing state",
+        ),
+    ],
+)
+def test_what_cannot_be_written_is_refused(write: Any, text: str) -> None:
+    with pytest.raises(BootstrapError, match=text):
+        write(SavepointWriter())
