@@ -26,6 +26,7 @@ from flinkray.rpc.gateway import (
     oneway,
     runs_to_completion,
 )
+from flinkray.scheduler.checkpoints.messages import CheckpointOrder
 from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
 from flinkray.scheduler.shared.tasks import TaskDeployments
 
@@ -97,6 +98,23 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
     ) -> None:
         """Begin to cancel tasks.  Those that do not run here are passed over: the report of
         their end is under way, or heartbeats will find that they are missing."""
+
+    @abstractmethod
+    @runs_to_completion
+    async def order_checkpoint(
+        self,
+        job_id: JobID,
+        job_master_id: JobMasterId,
+        order: CheckpointOrder,
+        attempts: tuple[ExecutionAttemptID, ...],
+    ) -> None:
+        """Tell tasks to begin a checkpoint, or what has become of it; what they answer is reported.
+        For those that do not run here a TriggerCheckpoint is declined, and other orders are passed
+        over.
+
+        Raises:
+            TaskError: it does not lead the job here.
+        """
 
     @abstractmethod
     @ask_timeout(2 * IO_METRICS_WAIT)

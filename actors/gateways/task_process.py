@@ -16,6 +16,7 @@ from flinkray.core.ids import (
 )
 from flinkray.core.message import message
 from flinkray.rpc.gateway import RpcGateway, ask_timeout, oneway, runs_to_completion
+from flinkray.scheduler.checkpoints.messages import CheckpointOrder
 from flinkray.scheduler.job.input_splits import InputSplit
 from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
 from flinkray.scheduler.shared.states import ExecutionState
@@ -150,6 +151,15 @@ class TaskProcessGateway(RpcGateway):
     @oneway
     async def fail_task(self, attempt_id: ExecutionAttemptID, cause: str) -> None:
         """End a task as failed with this cause; one that has ended stays as it is."""
+
+    @abstractmethod
+    @runs_to_completion
+    async def order_checkpoint(
+        self, order: CheckpointOrder, attempts: tuple[ExecutionAttemptID, ...]
+    ) -> None:
+        """Answered when the tasks are told; what they answer is told to the TaskExecutor.  Other
+        orders than a TriggerCheckpoint may be told twice, and after later ones.  Tasks that have
+        ended are passed over."""
 
     @abstractmethod
     @ask_timeout(IO_METRICS_WAIT)

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from flinkray.core.error_text import sendable
+from flinkray.core.ids import ExecutionAttemptID, JobID
 from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason
-from flinkray.scheduler.checkpoints.messages import AcknowledgeCheckpoint, DeclineCheckpoint
+from flinkray.scheduler.checkpoints.messages import (
+    AcknowledgeCheckpoint,
+    DeclineCheckpoint,
+    TriggerCheckpoint,
+)
 from flinkray.scheduler.shared.tasks import TaskExecutionState
 
 TaskReport = TaskExecutionState | AcknowledgeCheckpoint | DeclineCheckpoint
@@ -22,6 +27,14 @@ _SHORT = 1024
 def is_end(report: TaskReport) -> bool:
     """Whether nothing follows of its task."""
     return isinstance(report, TaskExecutionState) and report.state.is_terminal
+
+
+def not_ready(
+    job_id: JobID, trigger: TriggerCheckpoint, attempt_id: ExecutionAttemptID, text: str
+) -> DeclineCheckpoint:
+    """The answer to an order that reaches no task which could take part."""
+    reason = CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_NOT_READY
+    return DeclineCheckpoint(job_id, trigger.checkpoint_id, attempt_id, reason, text)
 
 
 def shortened(report: TaskReport) -> TaskReport:

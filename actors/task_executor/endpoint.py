@@ -53,6 +53,7 @@ from flinkray.rpc import (
     RpcService,
     TimerHandle,
 )
+from flinkray.scheduler.checkpoints.messages import CheckpointOrder
 from flinkray.scheduler.graph.job_graph import TASK_PROCESS_KINDS
 from flinkray.scheduler.job.input_splits import InputSplit
 from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
@@ -424,6 +425,15 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         self, attempts: tuple[ExecutionAttemptID, ...], job_master_id: JobMasterId
     ) -> None:
         self._tasks.cancel_all(attempts, job_master_id)
+
+    async def order_checkpoint(
+        self,
+        job_id: JobID,
+        job_master_id: JobMasterId,
+        order: CheckpointOrder,
+        attempts: tuple[ExecutionAttemptID, ...],
+    ) -> None:
+        self._tasks.order_checkpoint(job_id, job_master_id, order, attempts)
 
     async def release_partitions(
         self, job_id: JobID, job_master_id: JobMasterId, partitions: tuple[ResultPartitionID, ...]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from flinkray.actors.gateways.task_reports import TaskReport
+from flinkray.actors.gateways.task_reports import TaskReport, not_ready
 from flinkray.actors.shared.deployment_parts import DeployedParts
 from flinkray.actors.shared.produced_partitions import ProducedPartition, produced_partitions
 from flinkray.actors.task_executor.task_processes import TaskProcesses, TaskProcessPlace
@@ -16,6 +16,7 @@ from flinkray.actors.task_executor.tasks_of_kind import AcceptedTask, TasksOfKin
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMasterId
 from flinkray.rpc import RpcEndpoint
+from flinkray.scheduler.checkpoints.messages import CheckpointOrder, TriggerCheckpoint
 from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import (
@@ -140,6 +141,27 @@ class PythonTasks(TasksOfKind):
         task = self._tasks.get(attempt_id)
         if task is not None:
             self.processes.tell(task.place, lambda process: process.fail_task(attempt_id, cause))
+
+    def order_checkpoint(
+        self, order: CheckpointOrder, attempts: Sequence[ExecutionAttemptID]
+    ) -> None:
+        """One message per process."""
+        by_place: dict[TaskProcessPlace, list[_Task]] = {}
+        for attempt_id in attempts:
+            task = self._tasks.get(attempt_id)
+            if task is not None:
+                by_place.setdefault(task.place, []).append(task)
+        for place, of_place in by_place.items():
+            self.processes.order_checkpoint(
+                place,
+                order,
+                tuple(task.attempt_id for task in of_place),
+                partial(self._not_triggered, order, of_place),
+            )
+
+    def _not_triggered(self, order: CheckpointOrder, tasks: list[_Task], cause: str) -> None:
+        if isinstance(order, TriggerCheckpoint):
+            self._on_reports([not_ready(t.job_id, order, t.attempt_id, cause) for t in tasks])
 
     async def io_metrics(self, job_id: JobID) -> tuple[TaskIOMetrics, ...]:
         """Of its stream tasks, as far as their processes answer: one message for each."""

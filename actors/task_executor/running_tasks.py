@@ -6,14 +6,18 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from flinkray.actors.gateways.task_reports import TaskReport, not_ready
 from flinkray.actors.task_executor.task_runners import RunnerTask, TaskRunner
 from flinkray.actors.task_executor.tasks_of_kind import AcceptedTask, TasksOfKind
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMasterId
 from flinkray.rpc import RpcEndpoint
+from flinkray.scheduler.checkpoints.messages import CheckpointOrder, TriggerCheckpoint
 from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import TaskDeployments, TaskExecutionState
+
+_NO_PART = "a task of its kind takes no part in checkpoints"
 
 
 @dataclass(slots=True)
@@ -32,9 +36,10 @@ class RunningTasks(TasksOfKind):
         self,
         endpoint: RpcEndpoint,
         runners: Mapping[str, TaskRunner],
-        on_reports: Callable[[list[TaskExecutionState]], None],
+        on_reports: Callable[[list[TaskReport]], None],
     ) -> None:
-        """*on_reports* is called once for each task, with its final state."""
+        """*on_reports* is called once for each task with its final state, and for each checkpoint
+        that it is told to begin."""
         self._endpoint = endpoint
         self._runners = runners
         self._on_reports = on_reports
@@ -79,6 +84,16 @@ class RunningTasks(TasksOfKind):
         if task is not None and not task.is_cancelling:
             task.failure = cause
             self.cancel((attempt_id,))
+
+    def order_checkpoint(
+        self, order: CheckpointOrder, attempts: Sequence[ExecutionAttemptID]
+    ) -> None:
+        """They take no part."""
+        if isinstance(order, TriggerCheckpoint):
+            running = [self._tasks[a].task for a in attempts if a in self._tasks]
+            self._on_reports(
+                [not_ready(task.job_id, order, task.attempt_id, _NO_PART) for task in running]
+            )
 
     async def io_metrics(self, job_id: JobID) -> tuple[TaskIOMetrics, ...]:
         return ()  # what such tasks count, their coordinator tells

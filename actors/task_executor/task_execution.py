@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.gateways.messages import RefusedTask
 from flinkray.actors.gateways.task_errors import TaskError
+from flinkray.actors.gateways.task_reports import not_ready
 from flinkray.actors.shared.deployment_parts import DeployedParts
 from flinkray.actors.task_executor.job_leader_service import JobLeaderService
 from flinkray.actors.task_executor.task_results import TaskResults
@@ -21,6 +22,7 @@ from flinkray.core.ids import (
     JobMasterId,
     ResultPartitionID,
 )
+from flinkray.scheduler.checkpoints.messages import CheckpointOrder, TriggerCheckpoint
 from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
 from flinkray.scheduler.shared.tasks import (
     TaskDeployment,
@@ -109,6 +111,22 @@ class TaskExecution:
                 self._refuse_past_leader(task.job_id, job_master_id)
         self.end(attempts)
 
+    def order_checkpoint(
+        self,
+        job_id: JobID,
+        job_master_id: JobMasterId,
+        order: CheckpointOrder,
+        attempts: tuple[ExecutionAttemptID, ...],
+    ) -> None:
+        """Raises TaskError when this JobMaster does not lead the job here."""
+        self._refuse_past_leader(job_id, job_master_id)
+        for runs_in, of_kind in self._by_kind(attempts).items():
+            runs_in.order_checkpoint(order, of_kind)
+        if isinstance(order, TriggerCheckpoint):
+            missing = [a for a in attempts if self._tasks.get(a) is None]
+            cause = "it does not run where it was to begin"
+            self._tasks.reported([not_ready(job_id, order, a, cause) for a in missing])
+
     def release_partitions(
         self, job_id: JobID, job_master_id: JobMasterId, partitions: tuple[ResultPartitionID, ...]
     ) -> None:
@@ -155,13 +173,19 @@ class TaskExecution:
 
     def end(self, attempts: Iterable[ExecutionAttemptID]) -> None:
         """Their slots are being freed."""
+        for runs_in, of_kind in self._by_kind(attempts).items():
+            runs_in.cancel(of_kind)
+
+    def _by_kind(
+        self, attempts: Iterable[ExecutionAttemptID]
+    ) -> dict[TasksOfKind, list[ExecutionAttemptID]]:
+        """Those of them that run."""
         by_kind: dict[TasksOfKind, list[ExecutionAttemptID]] = {}
         for attempt_id in attempts:
             task = self._tasks.get(attempt_id)
             if task is not None:
                 by_kind.setdefault(task.runs_in, []).append(attempt_id)
-        for runs_in, of_kind in by_kind.items():
-            runs_in.cancel(of_kind)
+        return by_kind
 
     async def clean_up(self, allocation_id: AllocationID, job_id: JobID) -> None:
         """End what the tasks of a slot have left behind."""

@@ -33,6 +33,7 @@ from flinkray.core.errors import (
 )
 from flinkray.core.ids import ExecutionAttemptID, JobID, JobMasterId
 from flinkray.rpc import EndpointSpec, Placement, RpcEndpoint, TerminationWatch
+from flinkray.scheduler.checkpoints.messages import CheckpointOrder, TriggerCheckpoint
 from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
 from flinkray.scheduler.shared.tasks import TaskDeployments
 from flinkray.streaming.network import DataAddress
@@ -43,6 +44,9 @@ TASK_PROCESS_FACTORY = "flinkray.actors.task_process.endpoint:create_task_proces
 
 _CAUSE_TIME = 1.0
 """Seconds from the end of a process until it is reported without knowing more."""
+
+_ORDER_RETRY_DELAY = 0.1
+"""Seconds until a process is told again of a checkpoint that it may not have been told of."""
 
 _MAY_HAVE_ARRIVED = (RpcTimeoutError, RpcConnectionError, RecipientUnreachableError)
 """What a call fails with that was carried out all the same, perhaps."""
@@ -196,6 +200,31 @@ class TaskProcesses:
         self, place: TaskProcessPlace, attempts: tuple[ExecutionAttemptID, ...]
     ) -> None:
         self.tell(place, lambda process: process.cancel_tasks(attempts))
+
+    def order_checkpoint(
+        self,
+        place: TaskProcessPlace,
+        order: CheckpointOrder,
+        attempts: tuple[ExecutionAttemptID, ...],
+        on_failed: Callable[[str], None],
+    ) -> None:
+        """A TriggerCheckpoint is sent once; other orders until they have arrived, as somebody may
+        wait for each, or the process is over."""
+
+        async def order_until_told(process: TaskProcessGateway) -> None:
+            while place.gateway is process:
+                try:
+                    await process.order_checkpoint(order, attempts)
+                    return
+                except FlinkRayError as error:
+                    is_lost = isinstance(error, _MAY_HAVE_ARRIVED)
+                    if isinstance(order, TriggerCheckpoint) or not is_lost:
+                        on_failed(f"{place} could not be told: {error}")
+                        return
+                    log.info("%s is told again of a checkpoint: %s", place, error)
+                await self._endpoint.rpc_service.pause(_ORDER_RETRY_DELAY)
+
+        self.tell(place, order_until_told)
 
     def release_partitions(
         self, place: TaskProcessPlace, partitions: tuple[JobPartition, ...]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMasterId
+from flinkray.scheduler.checkpoints.messages import CheckpointOrder
 from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
 from flinkray.scheduler.shared.tasks import TaskDeployment, TaskDeployments, VertexInformation
 
@@ -45,6 +46,12 @@ class TasksOfKind(ABC):
     @abstractmethod
     def fail(self, attempt_id: ExecutionAttemptID, cause: str) -> None:
         """End a task as failed."""
+
+    @abstractmethod
+    def order_checkpoint(
+        self, order: CheckpointOrder, attempts: Sequence[ExecutionAttemptID]
+    ) -> None:
+        """Tell tasks of a checkpoint; each that is told to begin one answers, or has ended."""
 
     @abstractmethod
     async def io_metrics(self, job_id: JobID) -> tuple[TaskIOMetrics, ...]:

@@ -14,7 +14,12 @@ from flinkray.actors.gateways.task_process import (
     TaskProcessHost,
     TaskProcessListenerGateway,
 )
-from flinkray.actors.gateways.task_reports import MOST_REPORTS, TaskReport, shortened
+from flinkray.actors.gateways.task_reports import (
+    MOST_REPORTS,
+    TaskReport,
+    not_ready,
+    shortened,
+)
 from flinkray.actors.shared.batched_sender import BatchedSender
 from flinkray.actors.shared.deployment_parts import DeployedParts
 from flinkray.actors.shared.job_files import JobFiles
@@ -37,6 +42,10 @@ from flinkray.core.errors import FlinkRayError, FrameTooLargeError, RpcError
 from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMasterId
 from flinkray.core.job_options import TASK_CANCELLATION_INTERVAL
 from flinkray.rpc import RpcEndpoint, RpcService
+from flinkray.scheduler.checkpoints.messages import (
+    CheckpointOrder,
+    TriggerCheckpoint,
+)
 from flinkray.scheduler.graph.job_graph import STREAM
 from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
 from flinkray.scheduler.shared.tasks import TaskDeployments, TaskExecutionState
@@ -212,6 +221,14 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
         task = self._tasks.get(attempt_id)
         if task is not None:
             task.fail(cause)
+
+    async def order_checkpoint(
+        self, order: CheckpointOrder, attempts: tuple[ExecutionAttemptID, ...]
+    ) -> None:
+        if isinstance(order, TriggerCheckpoint):
+            running = [(a, self._tasks[a]) for a in attempts if a in self._tasks]
+            cause = "it takes no part in checkpoints"
+            self._reports.add(not_ready(task.job_id, order, a, cause) for a, task in running)
 
     async def request_io_metrics(self, job_id: JobID) -> tuple[TaskIOMetrics, ...]:
         measured = (

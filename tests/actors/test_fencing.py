@@ -36,6 +36,7 @@ from flinkray.actors.job_master.endpoint import JobMaster
 from flinkray.actors.resource_manager.endpoint import ResourceManager
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.slot_pool.endpoint import SlotPool
+from flinkray.checkpoint.metadata import SnapshotKind
 from flinkray.client.python_job import python_job
 from flinkray.core.errors import FencingTokenError, FlinkRayError, JobNotFoundError, JobStateError
 from flinkray.core.ids import (
@@ -59,6 +60,8 @@ from flinkray.rpc import (
     RpcService,
 )
 from flinkray.rpc.gateway import GatewayMethod, gateway_methods
+from flinkray.scheduler.checkpoints.messages import TriggerCheckpoint
+from flinkray.scheduler.checkpoints.properties import CheckpointProperties
 from flinkray.scheduler.graph.job_graph import (
     PYTHON,
     FixedDelayRestart,
@@ -216,6 +219,9 @@ PARTS = (
 BOTH = (TaskDeployment(1, 0, 0, A), TaskDeployment(2, 0, 0, A))
 ONE_MORE = TaskDeployments(JOB, GRAPH, 0, (), (TaskDeployment(2, 1, 0, A),))
 WAITING = attempt_of(GRAPH, WAITS, BOTH[1])
+TRIGGER = TriggerCheckpoint(
+    1, 1000, CheckpointProperties(SnapshotKind.CHECKPOINT), "nowhere", 0, is_whole=False
+)
 
 
 class Scene:
@@ -260,6 +266,7 @@ class Scene:
             ),
             "registrations": len(registrations),
             "tasks": {state.attempt_id: state.state for state in self.states.all},
+            "answers to checkpoints": tuple(self.states.answers),
             "Spark tasks": tuple(self.bench.runner.failures),
             "results": (await self.executor.find_partitions(JOB, RESULT)).partitions,
         }
@@ -291,6 +298,7 @@ def _call(name: str) -> Callable[[TaskExecutorGateway, JobMasterId, ResourceMana
             lambda te, jm, _: te.cancel_tasks((SPARK_TASK.attempt_id,), jm)
         ),
         "cancel_tasks": lambda te, jm, _: te.cancel_tasks((WAITING,), jm),
+        "order_checkpoint": lambda te, jm, _: te.order_checkpoint(JOB, jm, TRIGGER, (WAITING,)),
         "request_io_metrics": lambda te, jm, _: te.request_io_metrics(JOB, jm),
         "release_partitions": lambda te, jm, _: te.release_partitions(JOB, jm, (RESULT_PARTITION,)),
         "promote_partitions": lambda te, jm, _: te.promote_partitions(JOB, jm, (RESULT_PARTITION,)),
@@ -327,6 +335,7 @@ OF_LEADERS = (
     "submit_tasks",
     "cancel_tasks of a Spark stage",
     "cancel_tasks",
+    "order_checkpoint",
     "request_io_metrics",
     "release_partitions",
     "promote_partitions",

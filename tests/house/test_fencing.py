@@ -148,7 +148,14 @@ EXCEPTIONS: dict[str, str] = {
         f"TaskProcessGateway.{name}": (
             "only its TaskExecutor calls it, which has looked whose order it is"
         )
-        for name in ("cancel_tasks", "fail_task", "free_slot", "release_partitions", "forget_job")
+        for name in (
+            "cancel_tasks",
+            "fail_task",
+            "order_checkpoint",
+            "free_slot",
+            "release_partitions",
+            "forget_job",
+        )
     },
     "TaskProcessGateway.request_io_metrics": READS,
     "TaskProcessGateway.data_address": READS,

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from flinkray.actors.gateways import JobMasterGateway, TaskExecutorGateway
-from flinkray.actors.gateways.task_process import TaskProcessListenerGateway
+from flinkray.actors.gateways.task_process import TaskProcessGateway, TaskProcessListenerGateway
 from flinkray.actors.gateways.task_reports import TaskReport
 from flinkray.actors.task_process.endpoint import TaskProcess
 from flinkray.checkpoint.handles import InlineState, OperatorStateHandle, TaskState
 from flinkray.checkpoint.handles import OperatorSubtaskState as SubtaskState
+from flinkray.checkpoint.metadata import SnapshotKind
+from flinkray.core.errors import FlinkRayError, RpcConnectionError, RpcTimeoutError
 from flinkray.core.ids import ExecutionAttemptID, JobVertexID
 from flinkray.rpc import LocalRpcService
 from flinkray.rpc.wire.envelope import MAX_FRAME_SIZE
 from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason
-from flinkray.scheduler.checkpoints.messages import AcknowledgeCheckpoint, DeclineCheckpoint
+from flinkray.scheduler.checkpoints.messages import (
+    AcknowledgeCheckpoint,
+    CheckpointAborted,
+    CheckpointCompleted,
+    CheckpointOrder,
+    DeclineCheckpoint,
+    TriggerCheckpoint,
+)
+from flinkray.scheduler.checkpoints.properties import CheckpointProperties
 from flinkray.scheduler.graph.job_graph import PYTHON, Invokable
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import (
@@ -33,6 +46,7 @@ from flinkray.testing import TestingGateway
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.actors.resource_cluster import GRAPH, number
 from tests.actors.task_executor_under_test import JOB, MASTER, A, B, Bench
+from tests.actors.task_process_doubles import TasksInDoubles, attempt, doubles
 
 
 async def waits(context: Any) -> None:
@@ -159,6 +173,18 @@ async def test_answers_of_a_task_that_is_not_there_any_more_are_told_too(tmp_pat
 
 
 @on_virtual_time
+async def test_answers_for_a_job_that_has_nothing_here_any_more_are_dropped(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    executor, heard, process = await run_task(bench)
+    name = process.rpc_service.process_name
+    await executor.free_slot(A, MASTER, "done")
+    await executor.free_slot(B, MASTER, "done")
+    await executor.tasks_reported(name, (acknowledgement(1),))
+    assert bench.endpoint._task_table._senders == {}
+    assert acknowledgement(1) not in heard.all
+
+
+@on_virtual_time
 async def test_an_acknowledgement_that_no_message_can_hold_declines(tmp_path: Path) -> None:
     """The checkpoint would wait for it until it expires."""
     bench = Bench(tmp_path)
@@ -172,3 +198,114 @@ async def test_an_acknowledgement_that_no_message_can_hold_declines(tmp_path: Pa
     assert declined.reason is CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION
     assert "does not fit into a message" in declined.text
     assert other == acknowledgement(2)
+
+
+# --- orders ---------------------------------------------------------------------------------------
+
+TRIGGER = TriggerCheckpoint(
+    3, 1000, CheckpointProperties(SnapshotKind.CHECKPOINT), "nowhere", 0, is_whole=False
+)
+LATER = (CheckpointCompleted(3), CheckpointAborted(3, 0))
+ORDERS = TaskProcessGateway.order_checkpoint
+
+
+@on_virtual_time
+async def test_each_process_is_told_once_of_all_its_tasks_after_it_was_given_them() -> None:
+    processes = doubles(2)
+    executor = TasksInDoubles(slots_per_process=2)
+    told: list[list[str]] = [[], []]
+    for process, calls in zip(processes, told, strict=True):
+        process.on(TaskProcessGateway.run_tasks).calling(lambda *_, to=calls: to.append("run"))
+        process.on(ORDERS).calling(lambda order, _, to=calls: to.append(type(order).__name__))
+        process.on(TaskProcessGateway.cancel_tasks).calling(lambda _, to=calls: to.append("cancel"))
+    executor.begin_four()
+    four = [attempt(subtask) for subtask in range(4)]
+    for order in (TRIGGER, *LATER):
+        executor.tasks.order_checkpoint(order, [*four, attempt(4)])
+    executor.tasks.cancel(four)
+    for place, process in enumerate(processes):
+        await process.wait_for(TaskProcessGateway.cancel_tasks)
+        mine = (attempt(2 * place), attempt(2 * place + 1))
+        assert process.calls_of(ORDERS) == [(order, mine) for order in (TRIGGER, *LATER)]
+    in_order = ["run", "TriggerCheckpoint", "CheckpointCompleted", "CheckpointAborted", "cancel"]
+    assert told == [in_order, in_order]
+
+
+@pytest.mark.parametrize("order", LATER)
+@on_virtual_time
+async def test_what_became_of_a_checkpoint_is_told_again_until_it_is_heard(
+    order: CheckpointOrder,
+) -> None:
+    """A sink waits for it, or a job that is stopped with a savepoint."""
+    (process,) = doubles(1)
+    reported: list[TaskReport] = []
+    executor = TasksInDoubles(slots_per_process=4, on_reports=reported.extend)
+    await executor.run_four()
+    answers: list[FlinkRayError | None] = [
+        RpcConnectionError("it broke"),
+        RpcTimeoutError("it hangs"),
+        None,
+    ]
+    process.on(ORDERS).calling(partial(give, answers))
+    executor.tasks.order_checkpoint(order, (attempt(0),))
+    await process.wait_for(ORDERS, 3)
+    await asyncio.sleep(60)
+    assert process.calls_of(ORDERS) == [(order, (attempt(0),))] * 3
+    assert reported == []
+
+
+@on_virtual_time
+async def test_a_process_that_is_over_is_not_told_any_more() -> None:
+    (process,) = doubles(1)
+    executor = TasksInDoubles(slots_per_process=4)
+    await executor.run_four()
+    process.on(ORDERS).raising(RpcConnectionError("it broke"))
+    executor.tasks.order_checkpoint(CheckpointCompleted(3), (attempt(0),))
+    await process.wait_for(ORDERS, 2)
+    place = executor.tasks.processes.place_of(0, JOB)
+    executor.tasks.processes.kill(place, "it is stubborn")
+    await asyncio.sleep(60)
+    made = executor.endpoint.rpc_service.metrics.called["TaskProcessGateway.order_checkpoint"]
+    assert made.calls == 2
+
+
+@on_virtual_time
+async def test_a_trigger_that_may_not_have_arrived_is_declined_and_not_repeated() -> None:
+    """Repeated, it may come after the word that the checkpoint was given up."""
+    (process,) = doubles(1)
+    reported: list[TaskReport] = []
+    executor = TasksInDoubles(slots_per_process=4, on_reports=reported.extend)
+    await executor.run_four()
+    process.on(ORDERS).raising(RpcConnectionError("it broke"))
+    executor.tasks.order_checkpoint(TRIGGER, (attempt(0), attempt(1)))
+    await process.wait_for(ORDERS)
+    while not reported:  # noqa: ASYNC110 - no event tells of the report
+        await asyncio.sleep(0)
+    assert [answer.attempt_id for answer in reported] == [attempt(0), attempt(1)]
+    for answer in reported:
+        assert isinstance(answer, DeclineCheckpoint)
+        assert answer.reason is CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_NOT_READY
+        assert "it broke" in answer.text
+    assert len(process.calls_of(ORDERS)) == 1
+
+
+def give(answers: list[FlinkRayError | None], *_: object) -> None:
+    answer = answers.pop(0)
+    if answer is not None:
+        raise answer
+
+
+@on_virtual_time
+async def test_a_trigger_for_tasks_that_do_not_run_is_declined_and_the_rest_passed_over(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path)
+    executor, heard, _ = await run_task(bench)
+    past = ExecutionAttemptID(GRAPH, ATTEMPT.vertex, 7)
+    for order in (*LATER, TRIGGER):
+        await executor.order_checkpoint(JOB, MASTER, order, (past,))
+    (declined,) = (await heard.until(2))[1:]
+    assert isinstance(declined, DeclineCheckpoint)
+    assert (declined.job_id, declined.checkpoint_id, declined.attempt_id) == (JOB, 3, past)
+    assert declined.reason is CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_NOT_READY
+    assert "it does not run" in declined.text

@@ -6,9 +6,11 @@ import asyncio
 
 import pytest
 
+from flinkray.actors.gateways.task_reports import TaskReport
 from flinkray.actors.task_executor.running_tasks import RunningTasks
 from flinkray.actors.task_executor.task_runners import RunnerTask, TaskRunner
 from flinkray.actors.task_executor.tasks_of_kind import AcceptedTask
+from flinkray.checkpoint.metadata import SnapshotKind
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import (
     AllocationID,
@@ -19,6 +21,14 @@ from flinkray.core.ids import (
     JobVertexID,
 )
 from flinkray.rpc import LocalRpcService, RpcEndpoint
+from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason
+from flinkray.scheduler.checkpoints.messages import (
+    CheckpointAborted,
+    CheckpointCompleted,
+    DeclineCheckpoint,
+    TriggerCheckpoint,
+)
+from flinkray.scheduler.checkpoints.properties import CheckpointProperties
 from flinkray.scheduler.graph.job_graph import Invokable
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import (
@@ -60,6 +70,8 @@ class Bench:
         self.endpoint.start()
         self.runner = Runner()
         self.told: asyncio.Queue[TaskExecutionState] = asyncio.Queue()
+        self.answers: list[TaskReport] = []
+        """To checkpoints."""
         self.tasks = RunningTasks(self.endpoint, {KIND: self.runner}, self._tell)
         deployment = TaskDeployment(1, 0, 0, SLOT)
         vertex = VertexInformation(VERTEX, "v", 1, 128, Invokable(KIND, b""), (), ())
@@ -70,9 +82,12 @@ class Bench:
             None,
         )
 
-    def _tell(self, states: list[TaskExecutionState]) -> None:
-        for state in states:
-            self.told.put_nowait(state)
+    def _tell(self, reports: list[TaskReport]) -> None:
+        for report in reports:
+            if isinstance(report, TaskExecutionState):
+                self.told.put_nowait(report)
+            else:
+                self.answers.append(report)
 
     async def began(self) -> None:
         """The runner has the task."""
@@ -100,6 +115,26 @@ async def test_a_task_that_is_being_cancelled_does_not_fail() -> None:
     bench.tasks.fail(ATTEMPT, "nobody knows of it")
     state = await bench.told.get()
     assert (state.state, state.failure) == (ExecutionState.CANCELED, None)
+
+
+@on_virtual_time
+async def test_a_task_of_a_runner_declines_checkpoints_while_it_runs() -> None:
+    bench = Bench()
+    await bench.began()
+    trigger = TriggerCheckpoint(
+        3, 1000, CheckpointProperties(SnapshotKind.CHECKPOINT), "nowhere", 0, is_whole=False
+    )
+    for order in (trigger, CheckpointAborted(3, 0), CheckpointCompleted(3)):
+        bench.tasks.order_checkpoint(order, (ATTEMPT,))
+    (declined,) = bench.answers
+    assert isinstance(declined, DeclineCheckpoint)
+    assert (declined.job_id, declined.checkpoint_id, declined.attempt_id) == (JOB, 3, ATTEMPT)
+    assert declined.reason is CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_NOT_READY
+
+    bench.runner.end.set_result(None)
+    await bench.told.get()
+    bench.tasks.order_checkpoint(trigger, (ATTEMPT,))
+    assert bench.answers == [declined], "its end was told"
 
 
 @pytest.mark.parametrize(

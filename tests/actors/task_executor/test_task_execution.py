@@ -11,6 +11,7 @@ import pytest
 
 from flinkray.actors.gateways import JobMasterGateway, TaskExecutorGateway
 from flinkray.actors.gateways.task_errors import TaskError
+from flinkray.actors.gateways.task_reports import TaskReport
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import AllocationID, IntermediateDataSetID, JobVertexID, ResultPartitionID
 from flinkray.scheduler.graph.job_graph import PYTHON, Invokable, ResultPartitionType
@@ -65,11 +66,17 @@ class States:
 
     def __init__(self, master: TestingGateway[JobMasterGateway]) -> None:
         self.all: list[TaskExecutionState] = []
+        self.answers: list[TaskReport] = []
+        """To checkpoints."""
         self._changed = asyncio.Event()
         master.on(JobMasterGateway.tasks_reported).calling(self._add)
 
-    def _add(self, states: tuple[TaskExecutionState, ...]) -> None:
-        self.all += states
+    def _add(self, reports: tuple[TaskReport, ...]) -> None:
+        for report in reports:
+            if isinstance(report, TaskExecutionState):
+                self.all.append(report)
+            else:
+                self.answers.append(report)
         self._changed.set()
 
     async def until(self, *wanted: ExecutionState) -> list[TaskExecutionState]:
