@@ -13,7 +13,8 @@ import cloudpickle
 from flinkray.actors.task_process.partitions import HeldPartition
 from flinkray.streaming.errors import unpicklable
 from flinkray.streaming.network import BatchTooLargeError
-from flinkray.streaming.records.elements import Barrier, CancelledBarrier
+from flinkray.streaming.records.elements import Barrier
+from flinkray.streaming.records.in_flight import Settled
 
 MAX_PIECE = 4 * 2**20
 """Bytes: what one result may be at the most, as it must fit into a message."""
@@ -65,8 +66,12 @@ class CollectedResults:
     def flush_when_idle(self) -> None:
         """Nothing waits for more."""
 
-    def barrier(self, barrier: Barrier | CancelledBarrier) -> None:
+    def barrier(self, barrier: Barrier, settled: Settled) -> None:
         """The client sees no barriers."""
+        settled({})
+
+    def cancelled_barrier(self, checkpoint_id: int) -> None:
+        """Nor these."""
 
     def end_of_input(self) -> None:
         """Told by :meth:`finish`."""

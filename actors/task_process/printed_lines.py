@@ -17,7 +17,8 @@ from flinkray.actors.gateways.stream_coordinator import (
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import JobMasterId
 from flinkray.rpc import RpcService
-from flinkray.streaming.records.elements import Barrier, CancelledBarrier
+from flinkray.streaming.records.elements import Barrier
+from flinkray.streaming.records.in_flight import Settled
 
 log = logging.getLogger(__name__)
 
@@ -89,8 +90,12 @@ class PrintedLinesOutput:
     def flush_when_idle(self) -> None:
         """Nothing waits for more."""
 
-    def barrier(self, barrier: Barrier | CancelledBarrier) -> None:
+    def barrier(self, barrier: Barrier, settled: Settled) -> None:
         """The client sees no barriers."""
+        settled({})
+
+    def cancelled_barrier(self, checkpoint_id: int) -> None:
+        """Nor these."""
 
     def end_of_input(self) -> None:
         """The task waits until all is sent."""

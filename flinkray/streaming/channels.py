@@ -19,6 +19,7 @@ from flinkray.streaming.records.elements import (
     EndOfInput,
     Watermark,
 )
+from flinkray.streaming.records.in_flight import InFlight, Settled
 from flinkray.streaming.records.partitioners import StreamPartitioner
 from flinkray.streaming.records.sizes import bytes_of
 from flinkray.streaming.time.time_service import ProcessingTimeService
@@ -143,13 +144,18 @@ class RecordWriter:
     def process_status(self, idle: bool) -> None:
         self._to_all(IDLE if idle else ACTIVE)
 
-    def barrier(self, barrier: Barrier | CancelledBarrier) -> None:
-        if isinstance(barrier, CancelledBarrier) or not barrier.unaligned:
+    def barrier(self, barrier: Barrier, settled: Settled) -> None:
+        """What it overtakes in memory, its receivers find there."""
+        if barrier.unaligned:
+            self.flush()
+            for channel in self.channels:
+                channel.put_first(barrier)
+        else:
             self._to_all(barrier)
-            return
-        self.flush()
-        for channel in self.channels:
-            channel.put_first(barrier)
+        settled({})
+
+    def cancelled_barrier(self, checkpoint_id: int) -> None:
+        self._to_all(CancelledBarrier(checkpoint_id))
 
     def end_of_input(self) -> None:
         self._to_all(END_OF_INPUT)
@@ -251,7 +257,12 @@ class InputGate:
         """Read from all channels."""
         self._blocked = [False] * len(self.channels)
 
-    def in_flight(self, channel: int) -> Sequence[Element]:
+    def poll_overtaking(self) -> tuple[int, Barrier] | None:
+        """A barrier that has overtaken what waits in its channel, and its channel.  In memory it is
+        polled as the next element of its channel."""
+        return None
+
+    def in_flight(self, channel: int) -> Sequence[InFlight]:
         """What the barrier that was polled last has overtaken in its channel."""
         return self.channels[channel].overtaken
 

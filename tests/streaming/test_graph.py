@@ -14,8 +14,18 @@ from flinkray.datastream import (
     SlotSharingGroup,
     StreamExecutionEnvironment,
 )
+from flinkray.streaming.channels import RecordWriter
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.program.chain_builder import pointwise_producers
+from flinkray.streaming.functions.metrics import MetricGroup
+from flinkray.streaming.program.chain_builder import (
+    ChainBuilder,
+    OperatorCopies,
+    pointwise_producers,
+)
+from flinkray.streaming.program.chain_plan import plan_chain
+from flinkray.streaming.records.partitioners import ForwardPartitioner
+from flinkray.streaming.time.time_service import ProcessingTimeService
+from flinkray.testing import ManualClock
 
 
 class Either(CoMapFunction[Any, Any, Any]):
@@ -204,3 +214,35 @@ def test_rescaled_consumers_read_from_their_producers(
 ) -> None:
     found = [list(pointwise_producers(sources, targets, t)) for t in range(targets)]
     assert found == producers
+
+
+def test_writers_are_in_the_order_of_the_results_that_they_write(env: Any) -> None:
+    """What a checkpoint has of results goes by their places in the plan: the results of an operator
+    come before those of the operators that are chained behind it."""
+    source = numbers(env)
+    source.map(lambda v: v).key_by(lambda v: v).reduce(lambda a, b: a)
+    source.key_by(lambda v: v).reduce(lambda a, b: b)
+    graph = env.get_stream_graph()
+    plan = plan_chain(graph, graph.chains()[0])
+    clock = ManualClock()
+    made: dict[int, RecordWriter] = {}
+
+    def make_writer(result: int) -> RecordWriter:
+        made[result] = RecordWriter([], ForwardPartitioner())
+        return made[result]
+
+    builder = ChainBuilder(
+        plan,
+        OperatorCopies().copy_of,
+        make_writer,
+        0,
+        1,
+        0,
+        clock,
+        ProcessingTimeService(clock),
+        0,
+        MetricGroup(),
+    )
+    builder.build()
+    assert list(made) == [1, 0]
+    assert builder.writers == [made[0], made[1]]

@@ -10,13 +10,8 @@ from flinkray.streaming.channels import InputGate, MemoryChannel
 from flinkray.streaming.network import Signal
 from flinkray.streaming.operators.basic import FlatMapOperator, MapOperator
 from flinkray.streaming.operators.operator import OperatorContext, Output
-from flinkray.streaming.records.elements import (
-    END_OF_INPUT,
-    Barrier,
-    Block,
-    CancelledBarrier,
-    Columns,
-)
+from flinkray.streaming.records.elements import END_OF_INPUT, Barrier, Block, Columns
+from flinkray.streaming.records.in_flight import Settled
 from flinkray.streaming.task.task import StreamTask, StreamTaskInput
 from flinkray.streaming.task.task_loop import TaskLoop
 from flinkray.streaming.time.time_service import ProcessingTimeService
@@ -75,7 +70,8 @@ class Narrow:
     def process_status(self, idle: bool) -> None: ...
     def process_columns(self, columns: Columns) -> None: ...
     def flush_when_idle(self) -> None: ...
-    def barrier(self, barrier: Barrier | CancelledBarrier) -> None: ...
+    def barrier(self, barrier: Barrier, settled: Settled) -> None: ...
+    def cancelled_barrier(self, checkpoint_id: int) -> None: ...
     def end_of_input(self) -> None: ...
 
 

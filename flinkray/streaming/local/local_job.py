@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from flinkray.streaming.channels import InputGate, MemoryChannel, RecordWriter
 from flinkray.streaming.checkpoint.subtask_checkpoints import CheckpointResponder
@@ -36,6 +36,7 @@ from flinkray.streaming.program.chain_builder import (
 from flinkray.streaming.program.chain_plan import ChainPlan, PlannedResult, edges_of, plan_chain
 from flinkray.streaming.program.graph import Chain, StreamGraph
 from flinkray.streaming.records.elements import Barrier, Element
+from flinkray.streaming.records.in_flight import InFlight
 from flinkray.streaming.task.task import StreamTask, StreamTaskInput
 from flinkray.streaming.task.task_mailbox import MailboxClosedError, TaskMailbox
 from flinkray.streaming.time.time_service import ProcessingTimeService
@@ -413,17 +414,22 @@ class _Responder(CheckpointResponder):
     def base_of(self, operator_id: str, barrier: Barrier) -> int | None:
         return None
 
+    def overtaken_results(
+        self, checkpoint_id: int, result: int, subpartition: int, elements: Sequence[InFlight]
+    ) -> None:
+        raise AssertionError("what is overtaken in a channel in memory, its receiver finds there")
+
     def captured(self, barrier: Barrier, states: Mapping[str, OperatorStateCapture]) -> None:
         written = {operator_id: capture.write() for operator_id, capture in states.items()}
-        if barrier.unaligned:
+        if barrier.may_overtake:
             self._waiting[barrier.checkpoint_id] = written
         else:
             self._acknowledge(barrier.checkpoint_id, written)
 
-    def in_flight(self, checkpoint_id: int, channel: int, elements: Sequence[Element]) -> None:
+    def in_flight(self, checkpoint_id: int, channel: int, elements: Sequence[InFlight]) -> None:
         pending = self._job.pending_checkpoint(checkpoint_id)
-        if pending is not None:
-            pending.was_in_flight(self.channels[channel], elements)
+        if pending is not None:  # nothing is encoded in memory
+            pending.was_in_flight(self.channels[channel], cast("Sequence[Element]", elements))
 
     def in_flight_completed(self, checkpoint_id: int) -> None:
         self._acknowledge(checkpoint_id, self._waiting.pop(checkpoint_id))
@@ -432,6 +438,7 @@ class _Responder(CheckpointResponder):
         self._job.acknowledge_checkpoint(checkpoint_id, self.task, self._subtask, states)
 
     def declined(self, checkpoint_id: int, reason: str) -> None:
+        self._waiting.pop(checkpoint_id, None)
         self._job.decline_checkpoint(checkpoint_id, reason)
 
     def aborted(self, checkpoint_id: int) -> None:

@@ -15,6 +15,7 @@ from flinkray.streaming.network.errors import (
     ProducerLostError,
     WireFormatError,
 )
+from flinkray.streaming.network.in_flight_format import decode_elements, encode_elements
 from flinkray.streaming.network.input_gate import NetworkInputGate
 from flinkray.streaming.network.metrics import ChannelMetrics, register_input, register_output
 from flinkray.streaming.network.record_writer import PartitionWriter
@@ -41,6 +42,8 @@ __all__ = [
     "Signal",
     "Subpartition",
     "WireFormatError",
+    "decode_elements",
+    "encode_elements",
     "register_input",
     "register_output",
 ]

@@ -35,6 +35,7 @@ from flinkray.streaming.records.elements import (
     Watermark,
     WatermarkStatus,
 )
+from flinkray.streaming.records.in_flight import EncodedElements
 from flinkray.streaming.records.row import Row, pack_rows, unpack_rows
 
 # Descriptions begin with one of these.
@@ -148,6 +149,10 @@ class ElementEncoder:
         """For what was encoded until now."""
         return ElementDecoder(self._schemas)
 
+    def schema(self, number: int) -> pa.Schema:
+        """Of what was encoded."""
+        return self._schemas[number]
+
     def _columns(self, encoded: Encoded, columns: Columns, known_schemas: set[int]) -> None:
         batch = columns.batch
         schema_id = self._schema_id(batch.schema)
@@ -248,6 +253,35 @@ def _describe_sign(element: Element) -> Description:
     raise TypeError(f"no element of a stream: {element!r}")
 
 
+def is_event(descriptions: Sequence[Description]) -> bool:
+    """Whether they are of a barrier, or of the end of the input."""
+    return descriptions[0][0] in (_BARRIER, _CANCELLED_BARRIER, _END)
+
+
+def schemas_in(descriptions: Sequence[Description], known: set[int]) -> list[int]:
+    """Numbers of the schemas that data needs besides those that come with it and *known* ones;
+    what comes, too, is known from now on."""
+    missing: list[int] = []
+    for description in descriptions:
+        if description[0] == _SCHEMA:
+            known.add(description[1])
+        elif description[0] == _COLUMNS and description[1] not in known:
+            known.add(description[1])
+            missing.append(description[1])
+    return missing
+
+
+def with_schemas(
+    elements: EncodedElements, numbers: Sequence[int]
+) -> tuple[list[Description], list[Any]]:
+    """Descriptions and data of elements with these schemas before them."""
+    ahead = Encoded()
+    for number in numbers:
+        data = memoryview(elements.source.schema(number).serialize())
+        ahead.descriptions.append((_SCHEMA, number, ahead.add(data)))
+    return [*ahead.descriptions, *elements.descriptions], [*ahead.parts, *elements.parts]
+
+
 def _has_dictionary(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
         return True
@@ -262,6 +296,10 @@ class ElementDecoder:
     def __init__(self, schemas: Sequence[pa.Schema] = ()) -> None:
         """*schemas*: those that will not be sent."""
         self._schemas: dict[int, pa.Schema] = dict(enumerate(schemas))
+
+    def schema(self, number: int) -> pa.Schema:
+        """Of what was decoded."""
+        return self._schemas[number]
 
     def decode(self, descriptions: Sequence[Description], body: pa.Buffer | None) -> list[Element]:
         """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ from flinkray.rpc.wire import codec
 from flinkray.streaming.network.buffers import OVERHEAD, count_records
 from flinkray.streaming.network.connection import Connection, ReceivingChannel
 from flinkray.streaming.network.credit import FloatingCredit, ReceiverCredit
-from flinkray.streaming.network.element_codec import ElementDecoder
+from flinkray.streaming.network.element_codec import ElementDecoder, is_event
 from flinkray.streaming.network.errors import (
     PartitionUnavailableError,
     ProducerLostError,
@@ -23,11 +23,13 @@ from flinkray.streaming.network.frames import CREDIT, RELEASE, REQUEST, head
 from flinkray.streaming.network.input_gate import NetworkInputGate
 from flinkray.streaming.network.metrics import ChannelMetrics
 from flinkray.streaming.network.partitions import PartitionRegistry
+from flinkray.streaming.network.queued_barrier import QueuedBarrier
 from flinkray.streaming.network.result_partition import ResultPartition
 from flinkray.streaming.network.settings import NetworkSettings
 from flinkray.streaming.network.timers import Timers
 from flinkray.streaming.network.views import LocalView
-from flinkray.streaming.records.elements import Element
+from flinkray.streaming.records.elements import Barrier, Element
+from flinkray.streaming.records.in_flight import EncodedElements, InFlight
 
 
 class _Requests:
@@ -83,7 +85,7 @@ class RemoteInputChannel:
         self._is_served = False
         self._is_closed = False
         self._sequence = 0
-        self._received: deque[tuple[Any, pa.Buffer | None, int]] = deque()
+        self._received: deque[tuple[Any, pa.Buffer | None, int] | QueuedBarrier] = deque()
         self._decoder = ElementDecoder()
         self._elements: deque[Element] = deque()
         self._taken = ChannelMetrics()
@@ -157,13 +159,17 @@ class RemoteInputChannel:
         if sequence != self._sequence:
             raise WireFormatError(f"buffer {sequence} of a channel came, not {self._sequence}")
         if is_urgent:
-            for element in self._decoder.decode(descriptions, body):
-                self._gate.overtaking(self._number, element)
+            (barrier,) = self._decoder.decode(descriptions, body)
+            assert isinstance(barrier, Barrier)
+            queued = QueuedBarrier(barrier)
+            with self._gate.lock:
+                self._received.append(queued)
+            self._gate.overtaking(self._number, queued)
             return
         size = OVERHEAD + (0 if body is None else body.size)
         with self._gate.lock:
             more = self._credit.on_received(size, backlog)
-        self._received.append((descriptions, body, size))
+            self._received.append((descriptions, body, size))
         if more:
             self._send_credit(more)
         self._gate.has_data(self._number)
@@ -179,17 +185,32 @@ class RemoteInputChannel:
         while not self._elements:
             if not self._received:
                 return None
-            self._decode_next()
+            self._take_next()
         return self._elements.popleft()
 
-    def in_flight(self) -> list[Element]:
-        """What has come and was not taken; it stays (unaligned checkpoints, ST-06)."""
-        while self._received:
-            self._decode_next()
-        return list(self._elements)
+    def in_flight(self, barrier: QueuedBarrier) -> list[InFlight]:
+        elements: list[InFlight] = list(self._elements)
+        with self._gate.lock:
+            received = list(self._received)
+        for waiting in received[: received.index(barrier)]:
+            if not isinstance(waiting, QueuedBarrier) and not is_event(waiting[0]):
+                descriptions, body, _ = waiting
+                elements.append(
+                    EncodedElements(descriptions, () if body is None else (body,), self._decoder)
+                )
+        return elements
 
-    def _decode_next(self) -> None:
-        descriptions, body, size = self._received.popleft()
+    def restore(self, elements: Sequence[Element]) -> None:
+        self._elements.extend(elements)
+
+    def _take_next(self) -> None:
+        received = self._received.popleft()
+        if isinstance(received, QueuedBarrier):
+            barrier = received.reach()
+            if barrier is not None:
+                self._elements.append(barrier)
+            return
+        descriptions, body, size = received
         elements = self._decoder.decode(descriptions, body)
         self._elements.extend(elements)
         with self._gate.lock:
@@ -283,7 +304,7 @@ class LocalInputChannel:
             partition.subpartitions[self._subpartition],
             self._gate.consumer,
             lambda: self._gate.has_data(self._number),
-            lambda barrier: self._gate.overtaking(self._number, barrier),
+            lambda queued: self._gate.overtaking(self._number, queued),
             fail,
         )
         self._view = view
@@ -306,9 +327,13 @@ class LocalInputChannel:
             self._taken.add_buffer(count_records(elements), size)
         return self._elements.popleft()
 
-    def in_flight(self) -> list[Element]:
-        """What was taken out of the subpartition and not by the task; it stays."""
+    def in_flight(self, barrier: QueuedBarrier) -> list[InFlight]:
+        """What was taken out of the subpartition and not by the task: nothing is taken out of it
+        after the barrier before the task has that."""
         return list(self._elements)
+
+    def restore(self, elements: Sequence[Element]) -> None:
+        self._elements.extend(elements)
 
     def close(self, reason: str | None) -> None:
         if self._is_closed:

@@ -9,7 +9,9 @@ from typing import Protocol
 
 from flinkray.streaming.channels import InputGate
 from flinkray.streaming.network.metrics import ChannelMetrics
-from flinkray.streaming.records.elements import Element
+from flinkray.streaming.network.queued_barrier import QueuedBarrier
+from flinkray.streaming.records.elements import Barrier, Element
+from flinkray.streaming.records.in_flight import InFlight
 
 
 class InputChannel(Protocol):
@@ -21,8 +23,11 @@ class InputChannel(Protocol):
     def take(self) -> Element | None:
         """The next element; None: there is none now, and the gate will be told of the next."""
 
-    def in_flight(self) -> list[Element]:
-        """What has come and was not taken; it stays."""
+    def in_flight(self, barrier: QueuedBarrier) -> list[InFlight]:
+        """What came before a barrier that is still in the queue, and was not taken; it stays."""
+
+    def restore(self, elements: Sequence[Element]) -> None:
+        """To be taken before all that comes."""
 
     def close(self, reason: str | None) -> None:
         """No more is wanted; None: all was read."""
@@ -49,7 +54,9 @@ class NetworkInputGate(InputGate):
         self._inputs: list[InputChannel] = []
         self._ready: deque[int] = deque()
         self._is_listed: list[bool] = []
-        self._urgent: deque[tuple[int, Element]] = deque()
+        self._urgent: deque[tuple[int, QueuedBarrier]] = deque()
+        self._polled: dict[int, QueuedBarrier] = {}
+        """By channel, the last one that has overtaken what waits in it."""
         self._failure: Exception | None = None
         self._on_available: Callable[[], None] | None = None
         self._is_closed = False
@@ -88,7 +95,9 @@ class NetworkInputGate(InputGate):
         if self._failure is not None:
             raise self._failure
         if self._urgent:
-            return self._urgent.popleft()
+            overtaking = self.poll_overtaking()
+            if overtaking is not None:
+                return overtaking
         ready, blocked = self._ready, self._blocked
         for _ in range(len(ready)):
             number = ready.popleft()
@@ -99,6 +108,17 @@ class NetworkInputGate(InputGate):
             if element is not None:
                 ready.append(number)
                 return number, element
+        return None
+
+    def poll_overtaking(self) -> tuple[int, Barrier] | None:
+        """A barrier that has overtaken what waits in its channel, blocked or not, and its channel;
+        None where there is none at the moment."""
+        while self._urgent:
+            number, queued = self._urgent.popleft()
+            barrier = queued.give()
+            if barrier is not None:
+                self._polled[number] = queued
+                return number, barrier
         return None
 
     def _take(self, number: int) -> Element | None:
@@ -131,10 +151,19 @@ class NetworkInputGate(InputGate):
             if self._open[number]:
                 channel.close(reason)
 
-    def in_flight(self, channel: int) -> list[Element]:
-        """What has come on a channel and was not polled yet: what a barrier that came in
-        between has overtaken here (unaligned checkpoints, ST-06)."""
-        return self._inputs[channel].in_flight()
+    def in_flight(self, channel: int) -> list[InFlight]:
+        """What the barrier that was polled last has overtaken in its channel (unaligned
+        checkpoints, ST-06): what had come before it, and was not polled.  It stays."""
+        queued = self._polled.get(channel)
+        if queued is None or queued.is_reached:
+            return []
+        return self._inputs[channel].in_flight(queued)
+
+    def restore(self, channel: int, elements: Sequence[Element]) -> None:
+        """Give what was in flight in a channel when a checkpoint overtook it, before anything that
+        comes; to be called before :meth:`request`."""
+        self._inputs[channel].restore(elements)
+        self.has_data(channel)
 
     # --- for channels, from any thread --------------------------------------------------------
 
@@ -149,9 +178,10 @@ class NetworkInputGate(InputGate):
             self._ready.append(number)
         self._notify()
 
-    def overtaking(self, number: int, element: Element) -> None:
-        """An element that was sent before all that waits in its channel."""
-        self._urgent.append((number, element))
+    def overtaking(self, number: int, queued: QueuedBarrier) -> None:
+        """A barrier, which is in the channel's queue, overtakes what is before it there."""
+        self._urgent.append((number, queued))
+        self.has_data(number)  # its place in the queue
         self._notify()
 
     def fail(self, failure: Exception) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from flinkray.streaming.channels import RecordWriter
 from flinkray.streaming.network.result_partition import ResultPartition
-from flinkray.streaming.records.elements import Block, Columns
+from flinkray.streaming.records.elements import Barrier, Block, Columns
+from flinkray.streaming.records.in_flight import Settled
 from flinkray.streaming.records.partitioners import StreamPartitioner
 
 
@@ -35,3 +36,6 @@ class PartitionWriter(RecordWriter):
     def process_columns(self, columns: Columns) -> None:
         for channel, part in self._dividing.split_columns(columns):
             self._puts[channel](part)
+
+    def barrier(self, barrier: Barrier, settled: Settled) -> None:
+        self.partition.barrier(barrier, settled)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice, takewhile
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ from flinkray.streaming.records.elements import (
     Element,
     Watermark,
 )
+from flinkray.streaming.records.in_flight import EncodedElements, InFlight, Settled, kept
 from flinkray.streaming.records.sizes import bytes_of
 
 _SIGN_SIZE = 64
@@ -108,6 +110,22 @@ class ResultPartition:
             if self._full_since is not None:
                 self._full_seconds += self.clock.monotonic() - self._full_since
                 self._full_since = None
+
+    def restore(self, subpartition: int, elements: Sequence[Element]) -> None:
+        """Send what was in flight in a subpartition when a checkpoint overtook it; before anything
+        is written.  Raises what :meth:`Subpartition.put` does."""
+        for element in elements:
+            self.subpartitions[subpartition].put(element)
+
+    def barrier(self, barrier: Barrier, settled: Settled) -> None:
+        """Send it to all consumers.  Raises what :meth:`Subpartition.put` does."""
+        overtaken = {}
+        for subpartition in self.subpartitions:
+            if not barrier.unaligned:
+                subpartition.put(barrier)
+            elif elements := subpartition.put_first(barrier):
+                overtaken[subpartition.index] = elements
+        settled(overtaken)
 
     def flush(self) -> None:
         """Send what waits to be sent with more."""
@@ -239,7 +257,7 @@ class ResultPartition:
 
 class SubpartitionView(Protocol):
     """Who takes buffers from a subpartition.  Methods are called with the partition's lock held,
-    but for :meth:`notify`, :meth:`overtake` and :meth:`fail`."""
+    but for :meth:`notify` and :meth:`fail`."""
 
     is_remote: bool
     """Takes encoded buffers."""
@@ -252,8 +270,9 @@ class SubpartitionView(Protocol):
     def notify(self) -> None:
         """Something can be taken."""
 
-    def overtake(self, element: Element) -> None:
-        """It passes all that waits: hand it over, unless buffers are all that the view takes."""
+    def overtake(self, barrier: Barrier) -> Callable[[], None]:
+        """It passes all that waits: of a view that takes elements.  What is to be called then,
+        without the lock."""
 
     def fail(self, reason: str) -> None:
         """There will be nothing more."""
@@ -323,25 +342,20 @@ class Subpartition:
         if notify is not None:
             notify()
 
-    def put_first(self, barrier: Barrier) -> list[Element]:
+    def put_first(self, barrier: Barrier) -> list[InFlight]:
         """Let a barrier overtake all that was not sent yet (unaligned checkpoints, ST-06); what it
-        has overtaken, which belongs to the checkpoint and will be sent nevertheless."""
+        has overtaken, which belongs to the checkpoint and will be sent nevertheless.
+
+        Raises what :meth:`put` does.
+        """
         self.partition.check()
         with self._lock:
             self._finish_open()
-            overtaken = [
-                element for buffer in self._buffers for element in self._elements_of(buffer)
-            ]
-            view = self.view
-            if view is None or view.is_remote:
-                buffer = self._new_buffer([barrier], 0)
-                buffer.is_urgent = True
-                self._buffers.appendleft(buffer)
-            notify = self._ready()
-        if view is not None:
-            view.overtake(barrier)
-        if notify is not None:
-            notify()
+            overtaken = self._in_flight(len(self._buffers))
+            notify = [self._overtake(barrier), self._ready()]
+        for callback in notify:
+            if callback is not None:
+                callback()
         return overtaken
 
     def flush(self) -> None:
@@ -454,8 +468,30 @@ class Subpartition:
             seen = encoded.size / buffer.records
             partition.record_size += (seen - partition.record_size) / 8
 
-    def _elements_of(self, buffer: Buffer) -> Sequence[Element]:
-        return self.partition.decode(buffer) if buffer.elements is None else buffer.elements
+    def _in_flight(self, count: int) -> list[InFlight]:
+        """What is in the first so many buffers."""
+        elements: list[InFlight] = []
+        for buffer in islice(self._buffers, count):
+            if buffer.is_event:
+                continue
+            if buffer.elements is None:
+                encoder = self.partition.encoder
+                elements.append(EncodedElements(buffer.descriptions, buffer.parts, encoder))
+            else:
+                elements += kept(buffer.elements)
+        return elements
+
+    def _overtake(self, barrier: Barrier) -> Callable[[], None] | None:
+        """Send it before all that waits, but for barriers that do so, too; what is to be called
+        then, without the lock."""
+        view = self.view
+        if view is not None and not view.is_remote:
+            return view.overtake(barrier)
+        buffer = self._new_buffer([barrier], 0)
+        buffer.is_urgent = True
+        place = sum(1 for _ in takewhile(lambda waiting: waiting.is_urgent, self._buffers))
+        self._buffers.insert(place, buffer)
+        return None
 
     def _account(self, size: int) -> None:
         was_full = self.queued >= self._most_queued

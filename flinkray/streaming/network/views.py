@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from flinkray.streaming.network.buffers import Buffer
 from flinkray.streaming.network.errors import ConsumerLostError
 from flinkray.streaming.network.frames import DATA, FAILED, SHARED_DATA, Part, head
+from flinkray.streaming.network.queued_barrier import QueuedBarrier
 from flinkray.streaming.network.result_partition import Subpartition
 from flinkray.streaming.network.shared_memory import SHARED_FROM
-from flinkray.streaming.records.elements import Element, EndOfInput
+from flinkray.streaming.records.elements import Barrier, Element, EndOfInput
 
 
 class Sender(Protocol):
@@ -59,8 +62,8 @@ class RemoteView:
     def notify(self) -> None:
         self._sender.enqueue(self, self._is_event_next)
 
-    def overtake(self, element: Element) -> None:
-        """It is the first that waits, and sent with the next turn."""
+    def overtake(self, barrier: Barrier) -> Callable[[], None]:
+        raise AssertionError("what another process reads is sent in buffers")
 
     def _can_send(self) -> bool:
         buffer = self._subpartition.head(self)
@@ -135,7 +138,7 @@ class LocalView:
         subpartition: Subpartition,
         consumer: str,
         on_data: Callable[[], None],
-        on_urgent: Callable[[Element], None],
+        on_urgent: Callable[[QueuedBarrier], None],
         on_failure: Callable[[str], None],
     ) -> None:
         self.position = 0
@@ -146,6 +149,8 @@ class LocalView:
         self._on_urgent = on_urgent
         self._on_failure = on_failure
         self._is_listed = False
+        self._barriers: deque[QueuedBarrier] = deque()
+        """That come before all that waits."""
 
     def becomes_ready(self) -> bool:
         if self._is_listed:
@@ -156,15 +161,20 @@ class LocalView:
     def notify(self) -> None:
         self._on_data()
 
-    def overtake(self, element: Element) -> None:
-        """It passes all that waits."""
-        self._on_urgent(element)
+    def overtake(self, barrier: Barrier) -> Callable[[], None]:
+        queued = QueuedBarrier(barrier)
+        self._barriers.append(queued)
+        return partial(self._on_urgent, queued)
 
     def take(self) -> tuple[list[Element], int]:
         """The elements of the next buffer and its size in bytes; none: there is no buffer now, and
         ``on_data`` will be called for the next."""
         subpartition = self._subpartition
         with self._lock:
+            while self._barriers:
+                barrier = self._barriers.popleft().reach()
+                if barrier is not None:
+                    return [barrier], 0
             if subpartition.head(self) is None:
                 self._is_listed = False
                 return [], 0

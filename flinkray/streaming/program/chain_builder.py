@@ -113,8 +113,13 @@ class ChainBuilder:
         self._alignment = alignment
         self.operators: list[tuple[str, StreamOperator]] = []
         """Id and operator, each before those that it feeds."""
-        self.writers: list[RecordWriter] = []
+        self._writers: dict[int, RecordWriter] = {}
         self.turn = Turn()
+
+    @property
+    def writers(self) -> list[RecordWriter]:
+        """Of the results, by their places in the plan."""
+        return [writer for _, writer in sorted(self._writers.items())]
 
     def build(self, place: int = 0) -> StreamOperator:
         """The operator at that place with all that are chained behind it."""
@@ -129,8 +134,7 @@ class ChainBuilder:
                 receiver = self.build(output.operator).inputs()[0]
             else:
                 assert output.result is not None
-                writer = self._make_writer(output.result)
-                self.writers.append(writer)
+                writer = self._writers[output.result] = self._make_writer(output.result)
                 receiver = writer
             if output.tag_id is not None:
                 side.setdefault(output.tag_id, []).append(receiver)

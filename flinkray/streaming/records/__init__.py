@@ -2,6 +2,7 @@
 
 __all__ = [
     "elements",
+    "in_flight",
     "java_text",
     "kept_batches",
     "key_sorter",

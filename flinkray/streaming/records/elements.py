@@ -170,6 +170,19 @@ class Barrier:
     is_whole: bool = False
     """State is shared with no other checkpoint."""
 
+    @property
+    def overtakes_at(self) -> int | None:
+        """Milliseconds since 1970, from when on one that is in line is to overtake what is under
+        way; None: it stays in line."""
+        if self.unaligned or self.savepoint or self.alignment_timeout is None:
+            return None
+        return self.timestamp + self.alignment_timeout
+
+    @property
+    def may_overtake(self) -> bool:
+        """Whether data in flight may belong to the checkpoint."""
+        return self.unaligned or self.overtakes_at is not None
+
 
 @dataclass(frozen=True)
 class CancelledBarrier:

@@ -35,6 +35,7 @@ from flinkray.streaming.records.elements import (
     Watermark,
     WatermarkStatus,
 )
+from flinkray.streaming.records.in_flight import Settled
 from flinkray.streaming.sources.source import END_OF_INPUT
 from flinkray.streaming.task.freed_memory import keep_freed_memory
 from flinkray.streaming.task.task_mailbox import TaskMailbox
@@ -52,7 +53,8 @@ class StreamTaskOutput(Protocol):
     def flush_when_idle(self) -> None:
         """Nothing more comes at the moment."""
 
-    def barrier(self, barrier: Barrier | CancelledBarrier) -> None: ...
+    def barrier(self, barrier: Barrier, settled: Settled) -> None: ...
+    def cancelled_barrier(self, checkpoint_id: int) -> None: ...
     def end_of_input(self) -> None: ...
 
 

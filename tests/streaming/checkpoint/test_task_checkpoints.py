@@ -29,6 +29,7 @@ from flinkray.streaming.records.elements import (
     Element,
     Watermark,
 )
+from flinkray.streaming.records.in_flight import InFlight, Settled
 from flinkray.streaming.records.partitioners import ForwardPartitioner
 from flinkray.streaming.task.task import StreamTask, StreamTaskInput
 from flinkray.streaming.time.time_service import ProcessingTimeService
@@ -54,11 +55,34 @@ class Remembering(StreamOperator):
         self.told.append(checkpoint_id)
 
 
+class NotSentYet:
+    """A result that tells later what a barrier has overtaken in it."""
+
+    def __init__(self) -> None:
+        self.settled: list[Settled] = []
+
+    def has_room(self) -> bool:
+        return True
+
+    def flush_when_idle(self) -> None: ...
+    def cancelled_barrier(self, checkpoint_id: int) -> None: ...
+    def end_of_input(self) -> None: ...
+
+    def barrier(self, barrier: Barrier, settled: Settled) -> None:
+        self.settled.append(settled)
+        if barrier.unaligned:
+            settled({4: [Watermark(1)], 7: [Watermark(2)]})
+
+
 class Running(CheckpointResponder):
     """A task with channels in and one out, and all that it reports."""
 
     def __init__(
-        self, channels: int = 1, exactly_once: bool = True, restored_from: int = 0
+        self,
+        channels: int = 1,
+        exactly_once: bool = True,
+        restored_from: int = 0,
+        other_results: Sequence[NotSentYet] = (),
     ) -> None:
         service = ProcessingTimeService(ManualClock())
         self.channels = [MemoryChannel() for _ in range(channels)]
@@ -75,7 +99,7 @@ class Running(CheckpointResponder):
             InputGate(self.channels),
             [StreamTaskInput(self.operator, channels)],
             [(0, channel) for channel in range(channels)],
-            [writer],
+            [writer, *other_results],
             service,
             self,
             exactly_once=exactly_once,
@@ -93,7 +117,12 @@ class Running(CheckpointResponder):
     def declined(self, checkpoint_id: int, reason: str) -> None:
         self.reports.append(f"declined {checkpoint_id}: {reason}")
 
-    def in_flight(self, checkpoint_id: int, channel: int, elements: Sequence[Element]) -> None:
+    def overtaken_results(
+        self, checkpoint_id: int, result: int, subpartition: int, elements: Sequence[InFlight]
+    ) -> None:
+        self.reports.append((checkpoint_id, f"result {result}", subpartition, elements))
+
+    def in_flight(self, checkpoint_id: int, channel: int, elements: Sequence[InFlight]) -> None:
         values = [e.values if isinstance(e, Block) else e for e in elements]
         self.reports.append((checkpoint_id, channel, values))
 
@@ -169,6 +198,89 @@ def test_an_unaligned_snapshot_has_what_its_barriers_have_overtaken() -> None:
         "in flight completed 1",
     ]
     assert running.seen(1) == []
+
+
+def test_what_an_unaligned_barrier_overtakes_in_results_is_told_before_the_snapshot() -> None:
+    """ST-06: by the places of results and subpartitions."""
+    running = Running(other_results=[NotSentYet()])
+    running.channels[0].put_first(Barrier(1, 0, unaligned=True))
+    running.run()
+    assert running.reports == [
+        (1, "result 1", 4, [Watermark(1)]),
+        (1, "result 1", 7, [Watermark(2)]),
+        "captured 1",
+        (1, 0, []),
+        "in flight completed 1",
+    ]
+
+
+def test_a_checkpoint_that_may_time_out_waits_for_its_barriers_to_be_sent() -> None:
+    """ST-08: or to overtake what waits, which belongs to it."""
+    late, later = NotSentYet(), NotSentYet()
+    running = Running(other_results=[late, later])
+    running.put(0, Barrier(1, 0, alignment_timeout=1000))
+    running.run()
+    later.settled[0]({3: [Watermark(5)]})
+    assert running.reports == ["captured 1", (1, "result 2", 3, [Watermark(5)])]
+    late.settled[0]({})
+    assert running.reports[2:] == ["in flight completed 1"]
+
+
+def test_a_checkpoint_with_a_time_out_that_has_passed_all_at_once_is_complete() -> None:
+    running = Running()
+    running.put(0, Barrier(1, 0, alignment_timeout=1000))
+    running.run()
+    assert running.reports == ["captured 1", "in flight completed 1"]
+
+
+@pytest.mark.parametrize("barrier", [Barrier(1, 0), Barrier(1, 0, True, alignment_timeout=1000)])
+def test_nothing_is_in_flight_for_aligned_checkpoints_and_savepoints(barrier: Barrier) -> None:
+    """ST-07."""
+    running = Running()
+    running.put(0, barrier)
+    running.run()
+    assert running.reports == ["captured 1"]
+
+
+def test_nothing_is_told_of_a_checkpoint_that_was_given_up() -> None:
+    """Neither what results tell later, nor what still comes in channels."""
+    late = NotSentYet()
+    running = Running(2, other_results=[late])
+    running.put(0, Barrier(1, 0, alignment_timeout=1000))
+    running.put(1, Barrier(1, 0, alignment_timeout=1000))
+    running.run()
+    running.task.notify_checkpoint_aborted(1, 0)
+    late.settled[0]({3: [Watermark(5)]})
+    assert running.reports == ["captured 1", "aborted 1"]
+    running.task.notify_checkpoint_aborted(2, 0)
+    running.reports.clear()
+    for channel in running.channels:
+        channel.put(Block([1]))
+        channel.put_first(Barrier(2, 0, unaligned=True))
+    running.run()
+    assert running.reports == []
+
+
+def test_a_later_checkpoint_does_not_end_what_is_awaited_for_an_earlier_one() -> None:
+    late = NotSentYet()
+    running = Running(other_results=[late])
+    running.put(0, Barrier(1, 0, alignment_timeout=1000), Barrier(2, 0, alignment_timeout=1000))
+    running.run()
+    late.settled[1]({})
+    late.settled[0]({0: [Watermark(1)]})
+    assert running.reports == [
+        "captured 1",
+        "captured 2",
+        "in flight completed 2",
+        (1, "result 1", 0, [Watermark(1)]),
+        "in flight completed 1",
+    ]
+    running.put(0, Barrier(3, 0, alignment_timeout=1000), Barrier(4, 0, alignment_timeout=1000))
+    running.run()
+    running.task.notify_checkpoint_aborted(3, 0)
+    late.settled[2]({0: [Watermark(1)]})
+    late.settled[3]({})
+    assert running.reports[5:] == ["captured 3", "captured 4", "aborted 3", "in flight completed 4"]
 
 
 def test_a_cancelled_barrier_is_passed_on() -> None:

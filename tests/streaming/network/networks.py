@@ -18,7 +18,7 @@ from flinkray.streaming.network import (
     ResultPartition,
 )
 from flinkray.streaming.network.frames import Part
-from flinkray.streaming.records.elements import Block, Columns, Element, EndOfInput
+from flinkray.streaming.records.elements import Barrier, Block, Columns, Element, EndOfInput
 
 SECRET = b"s" * 32
 PATIENCE = 30.0
@@ -51,6 +51,13 @@ class Reading:
     def next(self) -> tuple[int, Element]:
         while (polled := self.gate.poll()) is None:
             assert self._woken.wait(PATIENCE), "nothing came"
+            self._woken.clear()
+        return polled
+
+    def next_barrier(self) -> tuple[int, Barrier]:
+        """One that overtakes what waits, which stays."""
+        while (polled := self.gate.poll_overtaking()) is None:
+            assert self._woken.wait(PATIENCE), "no barrier came"
             self._woken.clear()
         return polled
 

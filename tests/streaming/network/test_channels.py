@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,6 @@ from flinkray.streaming.records.elements import (
 from flinkray.testing import ManualClock
 from tests.rpc.certificates import ray_tls_environment
 from tests.streaming.network.networks import (
-    PATIENCE,
     Reading,
     Writing,
     in_background,
@@ -156,48 +154,6 @@ def test_gate_takes_its_channels_in_turn_and_passes_over_a_blocked_one() -> None
         assert not reading.gate.has_elements()
         reading.gate.resume_all()
         assert [reading.next()[0] for _ in range(2)] == [first] * 2
-
-
-def test_urgent_barrier_overtakes_what_was_not_sent() -> None:
-    """ST-06: and the producer is given what it has overtaken, which is sent after it."""
-    with network() as make:
-        producer, consumer = make("producer"), make("consumer")
-        subpartition = producer.create_partition(
-            "p", "Source", 1, buffer_timeout=None
-        ).subpartitions[0]
-        for element in STORY[:3]:
-            subpartition.put(element)
-        overtaken = subpartition.put_first(Barrier(1, 0))
-        assert [shown(element) for element in overtaken] == [shown(e) for e in STORY[:3]]
-        subpartition.put(END_OF_INPUT)
-        came = read(consumer, producer).rest()
-        assert [shown(e) for e in came] == [Barrier(1, 0), *(shown(e) for e in STORY[:3])]
-
-
-@pytest.mark.parametrize("is_local", [True, False])
-def test_urgent_barrier_overtakes_what_was_received_and_not_taken(is_local: bool) -> None:
-    """ST-06: the consumer sees what it has overtaken, and takes it after it."""
-    with network() as make:
-        producer = make("producer")
-        consumer = producer if is_local else make("consumer")
-        subpartition = producer.create_partition("p", "Source", 1, buffer_timeout=0).subpartitions[
-            0
-        ]
-        gate = consumer.create_gate("Sink", [ChannelSource("p", 0, producer.address)])
-        came = threading.Event()
-        gate.listen(came.set)
-        gate.request()
-        subpartition.put(Block([1]))
-        assert came.wait(PATIENCE)
-        came.clear()
-        overtaken = subpartition.put_first(Barrier(1, 0))
-        assert came.wait(PATIENCE)
-        assert gate.poll() == (0, Barrier(1, 0))
-        overtaken += gate.in_flight(0)
-        assert [shown(element) for element in overtaken] == [shown(Block([1]))]
-        polled = gate.poll()
-        assert polled is not None
-        assert shown(polled[1]) == shown(Block([1]))
 
 
 def test_process_that_does_not_know_the_secret_is_refused() -> None:

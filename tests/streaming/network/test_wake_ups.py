@@ -7,7 +7,7 @@ the test, from what that moment calls.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -16,8 +16,10 @@ from flinkray.streaming.network import ConsumerLostError, NetworkInputGate
 from flinkray.streaming.network.connection import Connection
 from flinkray.streaming.network.frames import REQUEST
 from flinkray.streaming.network.metrics import ChannelMetrics
+from flinkray.streaming.network.queued_barrier import QueuedBarrier
 from flinkray.streaming.network.settings import NetworkSettings
 from flinkray.streaming.records.elements import Element, Watermark
+from flinkray.streaming.records.in_flight import InFlight
 from tests.streaming.network.networks import SilentWire, network, numbers, read
 
 
@@ -36,8 +38,11 @@ class ScriptedChannel:
     def close(self, reason: str | None) -> None:
         """Nothing is open."""
 
-    def in_flight(self) -> list[Element]:
+    def in_flight(self, barrier: QueuedBarrier) -> list[InFlight]:
         return []
+
+    def restore(self, elements: Sequence[Element]) -> None:
+        """Nothing is kept."""
 
     def metrics(self) -> ChannelMetrics:
         return ChannelMetrics()

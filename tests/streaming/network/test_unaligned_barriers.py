@@ -1,0 +1,523 @@
+"""Barriers that overtake what is under way: which side has what belongs to the checkpoint."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flinkray.streaming.network import (
+    ChannelSource,
+    NetworkEnvironment,
+    NetworkInputGate,
+    NetworkSettings,
+    ResultPartition,
+    decode_elements,
+    encode_elements,
+)
+from flinkray.streaming.records.elements import (
+    END_OF_INPUT,
+    Barrier,
+    Block,
+    CancelledBarrier,
+    Columns,
+    Element,
+    Watermark,
+)
+from flinkray.streaming.records.in_flight import InFlight, kept
+from tests.streaming.network.networks import PATIENCE, Reading, network, numbers
+from tests.streaming.network.test_channels import STORY, shown
+from tests.streaming.network.test_shared_memory import memory_files
+from tests.streaming.network.test_wake_ups import ScriptedChannel
+
+NARROW = NetworkSettings(
+    segment_size=512,
+    buffers_per_channel=1,
+    floating_buffers_per_gate=1,
+    max_buffers_per_channel=2,
+)
+"""Most of what is written waits for credit."""
+
+
+def unaligned(checkpoint_id: int = 1) -> Barrier:
+    return Barrier(checkpoint_id, 0, unaligned=True)
+
+
+def stored(elements: Sequence[InFlight]) -> list[object]:
+    """As it is read from a checkpoint, to be compared."""
+    return [shown(element) for element in decode_elements(encode_elements(elements))]
+
+
+def overtaken(partition: ResultPartition, barrier: Barrier) -> list[Sequence[InFlight]]:
+    """Of each subpartition."""
+    settled: list[Any] = []
+    partition.barrier(barrier, settled.append)
+    (of_subpartitions,) = settled
+    return [of_subpartitions.get(index, ()) for index in range(len(partition.subpartitions))]
+
+
+@contextmanager
+def channel(
+    is_local: bool, buffer_timeout: float | None = 0
+) -> Iterator[tuple[ResultPartition, Callable[..., Reading]]]:
+    """A partition with one subpartition, and what makes the task that reads it."""
+    with network() as make:
+        producer = make("producer")
+        consumer = producer if is_local else make("consumer")
+        partition = producer.create_partition("p", "Source", 1, buffer_timeout=buffer_timeout)
+        source = ChannelSource("p", 0, producer.address)
+
+        def reads(*restored: Element) -> Reading:
+            gate = consumer.create_gate("Sink", [source])
+            if restored:
+                gate.restore(0, restored)
+            return Reading(gate)
+
+        yield partition, reads
+
+
+class Arrivals:
+    """Of each buffer that comes to a gate, listed or not."""
+
+    def __init__(self, gate: NetworkInputGate, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._gate = gate
+        self._came = threading.Event()
+        self._has_data = gate.has_data
+        monkeypatch.setattr(gate, "has_data", self._told)
+
+    def _told(self, number: int) -> None:
+        self._has_data(number)
+        self._came.set()
+
+    def wait_for(self, buffers: int) -> None:
+        """Until so many wait."""
+        while self._gate.metrics().queued_buffers < buffers:
+            assert self._came.wait(PATIENCE), "nothing came"
+            self._came.clear()
+
+
+# --- the sender -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_sender_keeps_what_was_not_sent_and_sends_it_after_the_barrier(is_local: bool) -> None:
+    """ST-06."""
+    with channel(is_local, buffer_timeout=None) as (partition, reads):
+        for element in STORY[:3]:
+            partition.subpartitions[0].put(element)
+        (kept_here,) = overtaken(partition, unaligned())
+        assert stored(kept_here) == [shown(element) for element in STORY[:3]]
+        partition.subpartitions[0].put(END_OF_INPUT)
+        reading = reads()
+        assert reading.next() == (0, unaligned())
+        assert reading.gate.in_flight(0) == []
+        assert [shown(element) for element in reading.rest()] == [shown(e) for e in STORY[:3]]
+
+
+def test_what_a_task_in_this_process_has_not_taken_is_kept_as_it_was() -> None:
+    """ST-06: the task that reads changes the values afterwards, and what is encoded for it too."""
+    with channel(is_local=True) as (partition, reads):
+        (subpartition,) = partition.subpartitions
+        subpartition.put(Block([["encoded"]]))  # nobody reads yet
+        reading = reads()
+        subpartition.put(Block([["as it is"]]))
+        (kept_here,) = overtaken(partition, unaligned())
+        subpartition.put(END_OF_INPUT)
+        reading.next()
+        for block in reading.rest_of_records():
+            assert isinstance(block, Block)
+            block.values[0].append("changed")
+        assert stored(kept_here) == [shown(Block([["encoded"]])), shown(Block([["as it is"]]))]
+
+
+def test_subpartitions_that_nothing_waits_in_are_not_told_of() -> None:
+    with network() as make:
+        partition = make("producer").create_partition("p", "Source", 3, buffer_timeout=None)
+        partition.subpartitions[1].put(Block([1]))
+        settled: list[Any] = []
+        partition.barrier(Barrier(1, 0), settled.append)
+        assert settled.pop() == {}
+        partition.barrier(unaligned(2), settled.append)
+        assert list(settled.pop()) == [1]
+
+
+def test_barriers_overtake_each_other_in_no_case() -> None:
+    """Those of later checkpoints, too, have their place behind earlier ones; those in line are
+    no data."""
+    with channel(is_local=False) as (partition, reads):
+        (subpartition,) = partition.subpartitions
+        subpartition.put(Block([1]))
+        subpartition.put(Barrier(1, 0, savepoint=True))
+        subpartition.put(CancelledBarrier(2))
+        assert [len(kept_here) for kept_here in overtaken(partition, unaligned(3))] == [1]
+        subpartition.put(Block([2]))
+        (kept_here,) = overtaken(partition, unaligned(4))
+        assert stored(kept_here) == [shown(Block([1])), shown(Block([2]))]
+        reading = reads()
+        came = [reading.next()[1] for _ in range(6)]
+        assert [shown(element) for element in came] == [
+            unaligned(3),
+            unaligned(4),
+            shown(Block([1])),
+            Barrier(1, 0, savepoint=True),
+            CancelledBarrier(2),
+            shown(Block([2])),
+        ]
+
+
+# --- the receiver ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_both_sides_have_what_was_put_before_the_barrier(
+    is_local: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ST-06: what was put afterwards, and has come too, is not of the checkpoint; nor are barriers
+    that were overtaken.  Of a buffer, some elements may have been taken."""
+    savepoint = Barrier(7, 0, savepoint=True)
+    before: list[Element] = [Block([1]), Watermark(2), numbers(3), savepoint, Block([2])]
+    with channel(is_local, buffer_timeout=None) as (partition, reads):
+        (subpartition,) = partition.subpartitions
+        reading = reads()
+        arrivals = Arrivals(reading.gate, monkeypatch)
+        for element in (Watermark(1), *before):
+            subpartition.put(element)
+        subpartition.flush()
+        assert reading.next() == (0, Watermark(1))
+        if not is_local:
+            arrivals.wait_for(2)
+        subpartition.put(Block([3]))
+        (of_sender,) = overtaken(partition, unaligned(8))
+        subpartition.put(Block([4]))
+        subpartition.flush()
+        assert reading.next_barrier() == (0, unaligned(8))
+        if not is_local:
+            arrivals.wait_for(2 + 1 + 2)
+        of_receiver = kept(reading.gate.in_flight(0))
+        data = [shown(element) for element in before if not isinstance(element, Barrier)]
+        if is_local:
+            assert stored(of_receiver) == data[:3]
+            assert stored(of_sender) == [data[3], shown(Block([3]))]
+        else:
+            assert stored(of_receiver) == data
+            assert stored(of_sender) == [shown(Block([3]))]
+        taken = [reading.next()[1] for _ in range(7)]
+        rest = [*before, Block([3]), Block([4])]
+        assert [shown(element) for element in taken] == [shown(element) for element in rest]
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_a_later_barrier_overtakes_what_an_earlier_one_has_overtaken(is_local: bool) -> None:
+    """It is part of both checkpoints, as long as it was not taken; each is polled once."""
+    with channel(is_local) as (partition, reads):
+        (subpartition,) = partition.subpartitions
+        reading = reads()
+        subpartition.put(Block([1]))
+        subpartition.put(Block([2]))
+        found = []
+        for checkpoint_id in (1, 2):
+            (of_sender,) = overtaken(partition, unaligned(checkpoint_id))
+            assert reading.next_barrier() == (0, unaligned(checkpoint_id))
+            found.append(stored([*kept(reading.gate.in_flight(0)), *of_sender]))
+            subpartition.put(Block([3]))
+        assert found == [
+            [shown(Block([1])), shown(Block([2]))],
+            [shown(Block([1])), shown(Block([2])), shown(Block([3]))],
+        ]
+        subpartition.put(END_OF_INPUT)
+        assert [shown(element) for element in reading.rest()] == [
+            shown(Block([value])) for value in (1, 2, 3, 3)
+        ]
+        assert reading.gate.in_flight(0) == []
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_a_barrier_passes_though_its_channel_is_blocked(is_local: bool) -> None:
+    """ST-06: as that of a savepoint does, which is aligned."""
+    with channel(is_local) as (partition, reads):
+        (subpartition,) = partition.subpartitions
+        reading = reads()
+        subpartition.put(Barrier(1, 0, savepoint=True))
+        subpartition.put(Block([1]))
+        assert reading.next() == (0, Barrier(1, 0, savepoint=True))
+        reading.gate.block(0)
+        (of_sender,) = overtaken(partition, unaligned(2))
+        assert reading.next_barrier() == (0, unaligned(2))
+        assert stored([*kept(reading.gate.in_flight(0)), *of_sender]) == [shown(Block([1]))]
+        assert reading.gate.poll() is None
+        reading.gate.resume_all()
+        assert shown(reading.next()[1]) == shown(Block([1]))
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_what_was_put_after_a_barrier_does_not_pass_it(
+    is_local: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both come just after the gate has looked for barriers: the task takes the barrier in line."""
+    with network() as make:
+        producer = make("producer")
+        consumer = producer if is_local else make("consumer")
+        partition = producer.create_partition("p", "Source", 1, buffer_timeout=0)
+        gate = consumer.create_gate("Sink", [ChannelSource("p", 0, producer.address)])
+        reading = Reading(gate)
+
+        def barrier_and_more_come() -> None:
+            overtaken(partition, unaligned())
+            partition.subpartitions[0].put(Block([1]))
+            if not is_local:
+                arrivals.wait_for(2)
+
+        arrivals = Arrivals(gate, monkeypatch)
+        partition.subpartitions[0].put(Block([0]))
+        if not is_local:
+            arrivals.wait_for(1)
+        gate.has_data(gate.add(ScriptedChannel(barrier_and_more_come)))
+        assert reading.next()[0] == 0  # this channel comes after the other one now
+        assert gate.poll() == (0, unaligned())
+        assert gate.in_flight(0) == []
+        polled = gate.poll()
+        assert polled is not None
+        assert shown(polled[1]) == shown(Block([1]))
+        assert gate.poll() is None
+
+
+def test_barriers_leave_nothing_in_a_channel_that_nothing_comes_in() -> None:
+    with channel(is_local=False) as (partition, reads):
+        reading = reads()
+        for checkpoint_id in range(1, 4):
+            overtaken(partition, unaligned(checkpoint_id))
+            assert reading.next_barrier() == (0, unaligned(checkpoint_id))
+        assert reading.gate.poll() is None
+        assert reading.gate.metrics().queued_buffers == 0
+
+
+# --- restore --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_what_was_in_flight_comes_before_anything_new(is_local: bool) -> None:
+    """What the receiver had comes first, then what the sender had; and until it was taken, it is in
+    flight for the next checkpoint."""
+    elements: list[Element] = [Block([1]), Watermark(2), Block([3]), Watermark(4), Block([5])]
+    with channel(is_local) as (partition, reads):
+        partition.restore(0, elements[2:4])
+        partition.subpartitions[0].put(elements[4])
+        partition.subpartitions[0].put(END_OF_INPUT)
+        reading = reads(*elements[:2])
+        assert [shown(element) for element in reading.rest()] == [shown(e) for e in elements]
+    with channel(is_local) as (partition, reads):
+        reading = reads(*elements[:2])
+        partition.restore(0, elements[2:4])
+        assert shown(reading.next()[1]) == shown(elements[0])
+        (of_sender,) = overtaken(partition, unaligned())
+        assert reading.next_barrier() == (0, unaligned())
+        in_flight = stored([*kept(reading.gate.in_flight(0)), *of_sender])
+        assert in_flight == [shown(element) for element in elements[1:4]]
+
+
+# --- whatever comes -------------------------------------------------------------------------------
+
+Channel = tuple[int, int]
+"""Partition and gate."""
+Flat = list[tuple[str, int]]
+
+WAYS = ("this process", "unix socket", "tcp")
+
+
+def flat(elements: Sequence[InFlight]) -> Flat:
+    """Records one by one, as batches may be put together on their way."""
+    found: Flat = []
+    for element in decode_elements(encode_elements(elements)):
+        if isinstance(element, Block):
+            found += [("value", value[0]) for value in element.values]
+        elif isinstance(element, Columns):
+            found += [("column", number) for number in element.batch.column(0).to_pylist()]
+        else:
+            assert isinstance(element, Watermark)
+            found.append(("watermark", element.timestamp))
+    return found
+
+
+@dataclass
+class Cut:
+    """What a checkpoint has of one channel."""
+
+    before: int
+    """Records that were put before the barrier."""
+    of_sender: Sequence[InFlight]
+    taken: int = -1
+    """Records that were taken before the barrier was; -1: it was not yet."""
+    of_receiver: Sequence[InFlight] = ()
+
+
+class Exchange:
+    """Two producers, two consumers that read from both, and what passes between them.
+
+    Args:
+        producers: where each producer runs.
+    """
+
+    def __init__(
+        self, name: str, producers: Sequence[NetworkEnvironment], consumer: NetworkEnvironment
+    ) -> None:
+        self.partitions = [
+            producer.create_partition(f"{name} {number}", "Source", 2, buffer_timeout=None)
+            for number, producer in enumerate(producers)
+        ]
+        self.gates = [
+            consumer.create_gate(
+                "Sink",
+                [
+                    ChannelSource(partition.id, index, producer.address)
+                    for partition, producer in zip(self.partitions, producers, strict=True)
+                ],
+            )
+            for index in range(2)
+        ]
+        self.put: dict[Channel, Flat] = defaultdict(list)
+        self.taken: dict[Channel, Flat] = defaultdict(list)
+        self.cuts: dict[tuple[Channel, int], Cut] = {}
+        self._number = 0
+
+    def begin(self) -> None:
+        self._readings = [Reading(gate) for gate in self.gates]
+
+    def write(self, number: int, index: int, kind: int, with_watermark: bool) -> None:
+        """A batch, of one record or of many, as values or as columns."""
+        elements: list[Element] = []
+        self._number += 10_000
+        if with_watermark:
+            elements.append(Watermark(self._number))
+        if kind == 0:
+            elements.append(Block([[self._number], [self._number + 1]]))
+        else:
+            elements.append(numbers(kind, self._number))
+        for element in elements:
+            self.put[number, index] += flat([element])
+            self.partitions[number].subpartitions[index].put(element)
+
+    def barrier(self, number: int, checkpoint_id: int) -> None:
+        told = overtaken(self.partitions[number], unaligned(checkpoint_id))
+        for index, of_sender in enumerate(told):
+            channel = number, index
+            self.cuts[channel, checkpoint_id] = Cut(len(self.put[channel]), of_sender)
+
+    def take(self, index: int, is_patient: bool) -> None:
+        """One element, if there is one; *is_patient*: if there will be one."""
+        if not is_patient:
+            polled = self.gates[index].poll()
+            if polled is not None:
+                self._took(index, *polled)
+        elif any(self._is_on_its_way((number, index)) for number in range(2)):
+            for partition in self.partitions:
+                partition.flush()
+            self._took(index, *self._readings[index].next())
+
+    def _is_on_its_way(self, channel: Channel) -> bool:
+        return len(self.taken[channel]) < len(self.put[channel]) or any(
+            cut.taken < 0 for (of, _), cut in self.cuts.items() if of == channel
+        )
+
+    def _took(self, index: int, number: int, element: Element) -> None:
+        channel = number, index
+        if isinstance(element, Barrier):
+            cut = self.cuts[channel, element.checkpoint_id]
+            cut.taken = len(self.taken[channel])
+            cut.of_receiver = kept(self.gates[index].in_flight(number))
+            return
+        self.taken[channel] += flat([element])
+        if isinstance(element, Block):
+            for value in element.values:  # it is the task's
+                value.clear()
+
+    def take_all(self) -> None:
+        for index in range(2):
+            while any(self._is_on_its_way((number, index)) for number in range(2)):
+                self.take(index, is_patient=True)
+
+    def restored(self, cuts: dict[Channel, Cut]) -> None:
+        for (number, index), cut in cuts.items():
+            of_receiver, of_sender = (
+                decode_elements(encode_elements(part)) for part in (cut.of_receiver, cut.of_sender)
+            )
+            self.gates[index].restore(number, of_receiver)
+            self.partitions[number].restore(index, of_sender)
+            self.put[number, index] = flat([*of_receiver, *of_sender])
+
+    def end(self) -> None:
+        for partition in self.partitions:
+            for subpartition in partition.subpartitions:
+                subpartition.put(END_OF_INPUT)
+        for reading in self._readings:
+            assert reading.rest() == []
+
+
+steps = st.one_of(
+    st.tuples(
+        st.just("write"), st.sampled_from([0, 1, 60, 5000]), st.booleans(), st.integers(1, 5)
+    ),
+    st.tuples(st.just("take"), st.booleans(), st.just(False), st.integers(1, 8)),
+    st.tuples(st.just("barrier"), st.none(), st.none(), st.just(1)),
+)
+scripts = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1), steps), min_size=5, max_size=40)
+"""Producer, consumer, and what they do how often."""
+
+
+def test_a_checkpoint_has_what_was_put_before_its_barriers_and_nothing_else() -> None:
+    """ST-06: what was taken before the barrier, what the receiver has in flight and what the sender
+    has kept are, together and in this order, what was put before it; whatever is put, taken and
+    sent by which way.  Restored, that comes first, and then what is written."""
+    with network() as make:
+        here = make("here", settings=NARROW)
+        places = {
+            "this process": here,
+            "unix socket": make("there", settings=NARROW),
+            "tcp": make("far away", settings=NARROW, node_id="other"),
+        }
+        ways = st.tuples(st.sampled_from(WAYS), st.sampled_from(WAYS))
+        runs = count()
+
+        @settings(max_examples=150, deadline=None)
+        @given(scripts, ways, ways, st.randoms(use_true_random=False))
+        def run(script: Any, way: Any, later_way: Any, random: Random) -> None:
+            exchange = Exchange(f"run {next(runs)}", [places[name] for name in way], here)
+            exchange.begin()
+            checkpoint_id = 0
+            for number, index, (step, what, also, times) in script:
+                for _ in range(times):
+                    if step == "write":
+                        exchange.write(number, index, what, also)
+                    elif step == "take":
+                        exchange.take(index, is_patient=what)
+                    else:
+                        checkpoint_id += 1
+                        exchange.barrier(number, checkpoint_id)
+                        exchange.barrier(1 - number, checkpoint_id)
+            exchange.take_all()
+            assert exchange.taken == exchange.put
+            for (channel, _), cut in exchange.cuts.items():
+                before = exchange.put[channel][: cut.before]
+                in_flight = flat([*cut.of_receiver, *cut.of_sender])
+                assert exchange.taken[channel][: cut.taken] + in_flight == before
+            exchange.end()
+            if checkpoint_id:
+                chosen = random.randint(1, checkpoint_id)
+                again = Exchange(f"run {next(runs)}", [places[name] for name in later_way], here)
+                again.restored({ch: cut for (ch, i), cut in exchange.cuts.items() if i == chosen})
+                again.begin()
+                again.write(0, 0, 1, with_watermark=True)
+                again.take_all()
+                assert again.taken == again.put
+                again.end()
+
+        run()
+        assert memory_files() > 0  # that large batches are sent in
