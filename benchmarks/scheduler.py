@@ -186,12 +186,12 @@ class Run:
         graph = self.scheduler._graph
         first = graph.subtasks[0].current.attempt_id
         failed = TaskExecutionState(JOB, first, ExecutionState.FAILED, "it broke")
-        actions = self.scheduler.task_states_changed((failed,), 3.0)
+        actions = self.scheduler.tasks_reported((failed,), 3.0)
         (timer,) = (a.key for a in actions if isinstance(a, StartTimer))
         asked = [x for a in actions if isinstance(a, CancelTasks) for x in a.attempts]
         assert len(asked) == 2 * self.size - 1
         reports = [TaskExecutionState(JOB, x, ExecutionState.CANCELED) for x in asked]
-        self.scheduler.task_states_changed(reports, 4.0)
+        self.scheduler.tasks_reported(reports, 4.0)
         actions = self.scheduler.timer(timer, 5.0)
         self.check(self.scheduler.slot_events(answer(actions, self.slots), 6.0))
 

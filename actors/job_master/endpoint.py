@@ -324,7 +324,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     async def tasks_reported(self, reports: tuple[TaskReport, ...]) -> None:
         states = tuple(r for r in reports if isinstance(r, TaskExecutionState))
         self._deployer.states_changed(states)
-        self._apply(self._scheduler.task_states_changed(states, self._now))
+        self._apply(self._scheduler.tasks_reported(states, self._now))
 
     async def request_partition_state(self, partition: ResultPartitionID) -> ExecutionState:
         return self._scheduler.partition_state(partition)

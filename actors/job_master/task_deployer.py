@@ -93,7 +93,7 @@ class TaskDeployer:
             cause = f"{resource_id} does not run it (any more), and has not reported its end"
             job_id, failed = self._scheduler.job_id, ExecutionState.FAILED
             states = [TaskExecutionState(job_id, a, failed, cause) for a in found.missing]
-            self._apply(self._scheduler.task_states_changed(states, self._now))
+            self._apply(self._scheduler.tasks_reported(states, self._now))
 
     # --- tasks, in bulk ---------------------------------------------------------------------------
 

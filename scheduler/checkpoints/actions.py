@@ -199,6 +199,8 @@ class RestoreCoordinators:
 
     checkpoint_id: int | None
     states: Mapping[str, StateLocation | None]
+    restores: int
+    """How often the job's coordinators have been restored, this time included."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,6 +170,8 @@ class CheckpointCoordinator:
         self._must_be_whole = False
         """The files that tasks were restored from are not this job's."""
         self._is_restore_awaited = False
+        self.restores = 0
+        """How often the operators' coordinators were restored."""
         self._end: JobStatus | None = None
 
     # --- questions --------------------------------------------------------------------------------
@@ -559,6 +561,10 @@ class CheckpointCoordinator:
         attempts = frozenset(attempts)
         reason = Reason.CHECKPOINT_DECLINED_TASK_CLOSING if is_finished else Reason.TASK_FAILURE
         actions: Actions = []
+        if self._preparing is not None:
+            gone = next((a for a in self._preparing.plan.running if a in attempts), None)
+            if gone is not None:
+                actions += self._give_up_preparation(reason, str(gone))
         for pending in tuple(self._pending.values()):
             missing = next((a for a in pending.awaited_tasks() if a in attempts), None)
             if missing is not None:
@@ -824,7 +830,7 @@ class CheckpointCoordinator:
         if is_global:
             given: dict[str, StateLocation | None] = dict.fromkeys(self._coordinators)
             given.update(assignment.coordinators())
-            actions = [RestoreCoordinators(latest.checkpoint_id, given)] if given else []
+            actions = self._restore_coordinators(latest.checkpoint_id, given)
             hooks = self._hooks.states_to_restore(
                 self._job_id,
                 latest.metadata.master_states,
@@ -858,12 +864,18 @@ class CheckpointCoordinator:
     ) -> Actions:
         if not is_global:
             return self._reset_subtasks(None, vertices, tasks)
-        actions: Actions = []
-        if self._coordinators:
-            actions.append(RestoreCoordinators(None, dict.fromkeys(self._coordinators)))
+        actions = self._restore_coordinators(None, dict.fromkeys(self._coordinators))
         if self._hooks.hook_ids:
             actions.append(ResetMasterHooks())
         return actions
+
+    def _restore_coordinators(
+        self, checkpoint_id: int | None, states: dict[str, StateLocation | None]
+    ) -> Actions:
+        if not states:
+            return []
+        self.restores += 1
+        return [RestoreCoordinators(checkpoint_id, states, self.restores)]
 
     def _reset_subtasks(
         self,

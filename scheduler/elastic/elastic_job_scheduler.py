@@ -25,7 +25,6 @@ from flinkray.scheduler.graph.job_graph import (
     SchedulerMode,
 )
 from flinkray.scheduler.job import transitions as t
-from flinkray.scheduler.job.job_execution import StateRestorer
 from flinkray.scheduler.job.job_scheduler import JobScheduler
 from flinkray.scheduler.job.job_scheduler_actions import (
     JobSchedulerAction,
@@ -89,7 +88,6 @@ class ElasticJobScheduler(JobScheduler):
         epoch_offset: float,
         now: float,
         random: Callable[[], float] = lambda: 0.5,
-        state: StateRestorer | None = None,
         scaling: ScalingSettings | None = None,
     ) -> None:
         """As of :class:`~flinkray.scheduler.job.job_scheduler.JobScheduler`."""
@@ -105,7 +103,6 @@ class ElasticJobScheduler(JobScheduler):
             epoch_offset=epoch_offset,
             now=now,
             random=random,
-            state=state,
         )
 
     def _wire(self) -> None:
@@ -195,15 +192,12 @@ class ElasticJobScheduler(JobScheduler):
         self._region_slots.shortages = shortages
         self._is_executing = True
         self._formats.reset_splits()
-        steps: list[Step] = [t.StartJobCoordinators()]
+        steps: list[Step] = []
         if self.status is JobStatus.RESTARTING:
             steps += self._job.change(JobStatus.RUNNING, now, transition.reason)
-        executions = [subtask.current for subtask in graph.subtasks]
-        failure = self._state.restore(executions, is_global=True)
-        if failure is not None:
-            return [*steps, t.GlobalFailure(failure)]
         self._used = Counter(group.profile for group in self._region_slots.groups)
-        return [*steps, *self._declare(), t.StartScheduling()]
+        then = (t.StartJobCoordinators(), t.StartScheduling())
+        return [*steps, *self._declare(), t.RestoreState(tuple(graph.subtasks), then)]
 
     # decisions
 
@@ -249,7 +243,6 @@ def new_job_scheduler(
     epoch_offset: float,
     now: float,
     random: Callable[[], float] = lambda: 0.5,
-    state: StateRestorer | None = None,
     scaling: ScalingSettings | None = None,
 ) -> JobScheduler:
     """The scheduler of the job's mode; *scaling* is for elastic jobs."""
@@ -264,5 +257,4 @@ def new_job_scheduler(
         epoch_offset=epoch_offset,
         now=now,
         random=random,
-        state=state,
     )

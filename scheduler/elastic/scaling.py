@@ -41,9 +41,8 @@ class WaitFor:
 class Execute:
     """Build the execution graph with this parallelism and run it.
 
-    Also after the first time: what runs then must be stopped first.  State is redistributed when it
-    is restored for the new graph: the seam is
-    :class:`flinkray.scheduler.job.job_execution.StateRestorer`, asked as for a global restart.
+    Also after the first time: what runs then must be stopped first.  The new graph gets the state
+    of the latest checkpoint.
     """
 
     parallelism: Parallelism

@@ -576,6 +576,8 @@ class ExecutionGraph:
         """In the ids of all its attempts and partitions: no other graph of the job has it."""
         self._parallelism = parallelism or {}
         self._first_attempt = first_attempt
+        self.restores = 0
+        """How often the coordinators of the job's operators have been restored."""
         self.vertices: list[ExecutionJobVertex] = []
         self.subtasks: list[ExecutionVertex] = []
         """By ordinal."""

@@ -74,6 +74,10 @@ class PendingRestarts:
             restart.delay_is_over = True
         return restart
 
+    def due(self) -> list[PendingRestart]:
+        """Those that nothing runs of any more, and whose delay is over."""
+        return [restart for restart in self._by_generation.values() if restart.is_due]
+
     def find(self, generation: int) -> PendingRestart | None:
         """The restart of that generation, if there is still one."""
         return self._by_generation.get(generation)

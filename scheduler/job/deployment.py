@@ -29,6 +29,7 @@ from flinkray.scheduler.job.job_scheduler_actions import (
 from flinkray.scheduler.job.transition_loop import Steps
 from flinkray.scheduler.job.transitions import (
     DeploymentsFailed,
+    MaxParallelismChanged,
     SendCancellations,
     SendDeployments,
     SendPromotions,
@@ -66,10 +67,7 @@ class Deployments:
         self._graph = graph
         job = graph.job_graph
         self._job = SharedPart(_JOB_KEY, 0, _job_information(job))
-        self._vertices = [
-            SharedPart(1 + vertex.index, 0, _vertex_information(vertex))
-            for vertex in graph.vertices
-        ]
+        self._vertices = [self._vertex_part(vertex, 0) for vertex in graph.vertices]
         key = 1 + len(graph.vertices)
         self._first_key: list[int] = []
         """Edge -> the key of its first group."""
@@ -85,6 +83,20 @@ class Deployments:
         """What is deployed by the same event."""
         self._release: dict[ResourceID, tuple[WorkerLocation, list[ResultPartitionID]]] = {}
         self._promote: dict[ResourceID, tuple[WorkerLocation, list[ResultPartitionID]]] = {}
+
+    @staticmethod
+    def _vertex_part(vertex: ExecutionJobVertex, version: int) -> SharedPart:
+        return SharedPart(1 + vertex.index, version, _vertex_information(vertex))
+
+    def max_parallelism_changed(self, transition: MaxParallelismChanged, now: float) -> Steps:
+        """Whoever runs these vertices, or sends records to them, has to know."""
+        changed = {vertex.index: vertex for vertex in transition.vertices}
+        for vertex in transition.vertices:
+            changed.update((e.result.producer.index, e.result.producer) for e in vertex.inputs)
+        for index, vertex in changed.items():
+            version = self._vertices[index].version + 1
+            self._vertices[index] = self._vertex_part(vertex, version)
+        return ()
 
     def deploy(self, transition: SendDeployments, now: float) -> Steps:
         """The attempts have their slots."""
@@ -176,6 +188,7 @@ class Deployments:
                     inputs,
                     execution.restored,
                     vertex.coordinator_attempt,
+                    self._graph.restores,
                 )
             )
             execution.restored = None
@@ -272,7 +285,10 @@ def _vertex_information(vertex: ExecutionJobVertex) -> VertexInformation:
         ResultInformation(
             result.data_set_id,
             result.result_type,
-            tuple(ConsumerInformation(e.pattern, e.consumer.parallelism) for e in result.edges),
+            tuple(
+                ConsumerInformation(e.pattern, e.consumer.parallelism, e.consumer.max_parallelism)
+                for e in result.edges
+            ),
             result.medium,
         )
         for result in vertex.results

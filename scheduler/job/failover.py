@@ -12,7 +12,7 @@ from flinkray.scheduler.execution.failover_strategy import (
 from flinkray.scheduler.execution.pending_restarts import PendingRestarts
 from flinkray.scheduler.execution.regions import PipelinedRegions
 from flinkray.scheduler.execution.restart_strategy import RestartBackoffTimeStrategy
-from flinkray.scheduler.job.job_execution import JobExecution, StateRestorer
+from flinkray.scheduler.job.job_execution import JobExecution
 from flinkray.scheduler.job.job_record import JobRecord
 from flinkray.scheduler.job.job_scheduler_actions import StartTimer, TimerKey, TimerPurpose
 from flinkray.scheduler.job.transition_loop import Step, Steps
@@ -23,10 +23,12 @@ from flinkray.scheduler.job.transitions import (
     FailJob,
     GlobalFailure,
     NothingRuns,
+    PrepareRestore,
     RegionsOver,
     ResetRegions,
     RestartDelayOver,
     RestartDue,
+    RestorePossible,
     ResultsLost,
     ResultsTakenBack,
     StopEverything,
@@ -61,7 +63,8 @@ class Failover:
     """Notes what fails by an event, and decides when all of it is known: one event is one failure,
     and costs one restart, however many tasks and results it took.
 
-    A region that waits for its restart waits until nothing of it runs and the delay is over.
+    A region that waits for its restart waits until nothing of it runs, the delay is over, and it
+    is known which checkpoint is the latest.
     """
 
     def __init__(
@@ -72,7 +75,6 @@ class Failover:
         restarts: PendingRestarts,
         execution: JobExecution,
         restart_strategy: RestartBackoffTimeStrategy,
-        state: StateRestorer,
         *,
         first_generation: int = 0,
     ) -> None:
@@ -82,7 +84,6 @@ class Failover:
         self._restarts = restarts
         self._execution = execution
         self._restart_strategy = restart_strategy
-        self._state = state
         strategy = (
             RestartAllFailoverStrategy
             if graph.job_graph.restart_all
@@ -93,6 +94,7 @@ class Failover:
         self._noted = _Noted()
         self._is_new_attempt = False
         """Whether the failure that is decided upon is one more for the restart strategy."""
+        self._is_restore_possible = True
 
     def next_generation(self) -> int:
         """For a timer: old ones are known as such by it."""
@@ -140,7 +142,7 @@ class Failover:
         if self._is_new_attempt:
             self._record.restarts += 1
         self._add_to_history(root, concurrent, now, is_new=self._is_new_attempt)
-        steps: list[Step] = []
+        steps: list[Step] = [PrepareRestore(root.text, noted.is_global)]
         if self._record.status is JobStatus.RUNNING:
             steps += self._record.change(JobStatus.RESTARTING, now, root.text)
         return [*steps, *self._restart_later(noted, now)]
@@ -183,27 +185,26 @@ class Failover:
         indices = execution.begun_regions(concerned)
         delay = self._restart_strategy.backoff_time(now)
         generation = self.next_generation()
-        steps = self._stop(indices, generation, "tasks are restarted", is_global=noted.is_global)
+        steps = self._stop(indices, generation, is_global=noted.is_global)
         return [*steps, StartTimer(TimerKey(TimerPurpose.RESTART, generation), delay)]
 
     def _stop(
-        self, indices: tuple[int, ...], generation: int, cause: str, *, is_global: bool
+        self, indices: tuple[int, ...], generation: int, *, is_global: bool
     ) -> Sequence[Step]:
         """From now on these regions wait for their restart."""
         unended = self._execution.active_regions(indices)
         _, due = self._restarts.add(generation, indices, unended, is_global=is_global)
-        self._state.abort_pending(cause)
         steps: list[Step] = [ResultsTakenBack(indices), CancelRegions(indices, keep_created=True)]
         return [*steps, *(RestartDue(earlier.generation) for earlier in due)]
 
     def stop_everything(self, transition: StopEverything, now: float) -> Steps:
         """Restart all as soon as nothing runs any more, though nothing has failed."""
-        steps: list[Step] = []
+        steps: list[Step] = [PrepareRestore(transition.cause, is_global=True)]
         if self._record.status is JobStatus.RUNNING:
             steps += self._record.change(JobStatus.RESTARTING, now, transition.cause)
         indices = self._execution.begun_regions(self._execution.all_regions)
         generation = self.next_generation()
-        steps += self._stop(indices, generation, transition.cause, is_global=True)
+        steps += self._stop(indices, generation, is_global=True)
         return [*steps, RestartDelayOver(generation)]
 
     def cancel_everything(self, transition: CancelEverything, now: float) -> Steps:
@@ -228,6 +229,15 @@ class Failover:
                 due[restart.generation] = None
         return [RestartDue(generation) for generation in due]
 
+    def restore_awaited(self, transition: PrepareRestore, now: float) -> Steps:
+        """Nothing is restarted until that is possible."""
+        self._is_restore_possible = False
+        return ()
+
+    def restore_possible(self, transition: RestorePossible, now: float) -> Steps:
+        self._is_restore_possible = True
+        return [RestartDue(restart.generation) for restart in self._restarts.due()]
+
     def restart(self, transition: RestartDue, now: float) -> Steps:
         """Reset the regions, unless a later failure has taken them all over by now."""
         taken = self.take_due(transition.generation)
@@ -237,6 +247,8 @@ class Failover:
         """The restart that is to be carried out now; None: it is not due, or not any more."""
         restart = self._restarts.find(generation)
         if restart is None or not restart.is_due or self._record.is_ending:
+            return None
+        if not self._is_restore_possible:
             return None
         is_global = restart.is_global
         indices = tuple(self._restarts.take(restart))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
 from flinkray.core.errors import IllegalTransitionError
 from flinkray.scheduler.execution.execution_graph import Execution, ExecutionGraph
@@ -11,7 +10,7 @@ from flinkray.scheduler.execution.pending_restarts import PendingRestarts
 from flinkray.scheduler.execution.regions import PipelinedRegions
 from flinkray.scheduler.execution.scheduling_strategy import new_scheduling_strategy
 from flinkray.scheduler.job.job_record import JobRecord
-from flinkray.scheduler.job.transition_loop import Steps, Transition
+from flinkray.scheduler.job.transition_loop import Step, Steps, Transition
 from flinkray.scheduler.job.transitions import (
     AttemptsFailed,
     AttemptsOver,
@@ -19,10 +18,10 @@ from flinkray.scheduler.job.transitions import (
     CoordinatorEnded,
     CoordinatorsBegan,
     DeployRegion,
-    GlobalFailure,
     NothingRuns,
     RegionsFinished,
     RegionsOver,
+    RegionsRestored,
     RegionsUnfinished,
     RequestSlots,
     ResetRegions,
@@ -37,29 +36,6 @@ from flinkray.scheduler.job.transitions import (
 )
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
-
-
-class StateRestorer(Protocol):
-    """The seam to checkpoints: asked when regions are restarted, before they are scheduled."""
-
-    def abort_pending(self, cause: str) -> None:
-        """What is not complete is given up: tasks that it needs are gone."""
-
-    def restore(self, executions: Sequence[Execution], *, is_global: bool) -> Failure | None:
-        """Set ``restored`` of these new attempts; master state too when *is_global*.
-
-        A failure makes the restart a global failure (EX-16).
-        """
-
-
-class NoState:
-    """For jobs without checkpoints."""
-
-    def abort_pending(self, cause: str) -> None:
-        pass
-
-    def restore(self, executions: Sequence[Execution], *, is_global: bool) -> Failure | None:
-        return None
 
 
 class _RegionRun:
@@ -83,14 +59,12 @@ class JobExecution:
         regions: PipelinedRegions,
         record: JobRecord,
         restarts: PendingRestarts,
-        state: StateRestorer,
     ) -> None:
         """*restarts*: the regions that wait for their restart are not scheduled."""
         self._graph = graph
         self._regions = regions
         self._record = record
         self._restarts = restarts
-        self._state = state
         self._strategy = new_scheduling_strategy(graph.job_graph, regions)
         self._runs = [_RegionRun() for _ in regions.regions]
         self._active = 0
@@ -270,18 +244,14 @@ class JobExecution:
         for vertex in transition.vertices:
             if vertex.current.state is not ExecutionState.CREATED:
                 vertex.reset_for_new_execution(now)
-        return (RestoreState(transition.regions, transition.is_global),)
+        return (RestoreState(transition.vertices, (RegionsRestored(transition.regions),)),)
 
-    def restore(self, transition: RestoreState, now: float) -> Steps:
-        """What cannot be restored is a global failure."""
+    def restored(self, transition: RegionsRestored, now: float) -> Steps:
+        """They are scheduled, as far as their inputs are there."""
         indices = transition.regions
-        attempts = [execution for index in indices for execution in self.executions_of(index)]
-        failure = self._state.restore(attempts, is_global=transition.is_global)
-        if failure is not None:
-            return (GlobalFailure(failure),)
         for index in indices:
             self._runs[index].is_begun = False
-        steps: list[Transition] = [ScheduleRegions(tuple(self._strategy.restart(indices)))]
+        steps: list[Step] = [ScheduleRegions(tuple(self._strategy.restart(indices)))]
         if self._restarts:
             return steps
         cause = f"restart {self._record.restarts}"

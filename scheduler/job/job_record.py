@@ -6,6 +6,8 @@ from flinkray.core.ids import WorkerGroupId
 from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.job.job_scheduler_actions import JobStatusChanged
 from flinkray.scheduler.job.job_status_machine import JobStatusMachine
+from flinkray.scheduler.job.transition_loop import Step
+from flinkray.scheduler.job.transitions import StatusEntered
 from flinkray.scheduler.reports.exception_history import ExceptionHistory
 from flinkray.scheduler.reports.job_info import (
     ExceptionEntry,
@@ -63,12 +65,12 @@ class JobRecord:
         """Take a transition; raises IllegalTransitionError."""
         self._machine.enter(status, now, cause)
 
-    def change(self, status: JobStatus, now: float, cause: str = "") -> list[JobStatusChanged]:
-        """The same, with the action that tells who listens."""
+    def change(self, status: JobStatus, now: float, cause: str = "") -> list[Step]:
+        """The same, with what tells who listens, here and elsewhere."""
         self.enter(status, now, cause)
-        return [JobStatusChanged(status)]
+        return [JobStatusChanged(status), StatusEntered(status)]
 
-    def fail(self, failure: Failure, now: float) -> list[JobStatusChanged]:
+    def fail(self, failure: Failure, now: float) -> list[Step]:
         """Enter FAILING."""
         self.add_failure(failure, now)
         self.failure = failure

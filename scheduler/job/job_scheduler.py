@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 
 from flinkray.core.errors import (
     AttemptDisposedError,
@@ -17,6 +18,9 @@ from flinkray.core.ids import (
     ResourceID,
     ResultPartitionID,
 )
+from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
+from flinkray.scheduler.checkpoints.messages import CheckpointAnswer
+from flinkray.scheduler.checkpoints.statistics import CheckpointsOverview
 from flinkray.scheduler.execution.execution_graph import (
     Execution,
     ExecutionGraph,
@@ -36,11 +40,12 @@ from flinkray.scheduler.execution.restart_strategy import new_restart_strategy
 from flinkray.scheduler.graph.job_graph import JobGraph, ParallelismBounds, RestartStrategy
 from flinkray.scheduler.graph.validation import validate
 from flinkray.scheduler.job import transitions as t
+from flinkray.scheduler.job.checkpoints import checkpoints_of_job
 from flinkray.scheduler.job.coordinator_events import CoordinatorEvent, CoordinatorID
 from flinkray.scheduler.job.coordinator_kinds import coordinators_of_job, coordinators_of_regions
 from flinkray.scheduler.job.failover import Failover
 from flinkray.scheduler.job.input_splits import InputSplit
-from flinkray.scheduler.job.job_execution import JobExecution, NoState, StateRestorer
+from flinkray.scheduler.job.job_execution import JobExecution
 from flinkray.scheduler.job.job_record import JobRecord
 from flinkray.scheduler.job.job_scheduler_actions import (
     JobEnded,
@@ -100,11 +105,10 @@ class JobScheduler:
         epoch_offset: float,
         now: float,
         random: Callable[[], float] = lambda: 0.5,
-        state: StateRestorer | None = None,
     ) -> None:
         """*new_graph_id*: another one with each call, for the execution graphs of the job.
         *epoch_offset*: ``clock.time() - clock.monotonic()``, for the timestamps that people see.
-        *random*: numbers in [0, 1), for the jitter of restart delays.
+        *random*: numbers in [0, 1), for the jitter of delays.
 
         Raises:
             JobSubmissionError: the graph cannot run (see
@@ -119,7 +123,7 @@ class JobScheduler:
         self._restart_strategy = new_restart_strategy(
             job_graph.restart_strategy or default_restart_strategy, random
         )
-        self._state = state or NoState()
+        self._checkpoints = checkpoints_of_job(job_graph, epoch_offset=epoch_offset, random=random)
         self._outbox = Outbox()
         self._loop = TransitionLoop(f"job {job_graph.job_id} ({job_graph.name})", self._outbox.add)
         self._formats = MasterFormats(job_graph, self._job)
@@ -132,13 +136,14 @@ class JobScheduler:
         """The decision objects that work on an execution graph.  *first_generation* and
         *requests_made* are of those of the job's execution graph before."""
         self._graph = graph
+        self._checkpoints.execute(graph)
         self._outbox.open(graph)
         regions = PipelinedRegions(graph)
         restarts = self._restarts = PendingRestarts()
         self._tracker = PartitionTracker(graph, regions)
         self._reports = TaskReports(graph, self._tracker)
         self._region_slots = RegionSlots(graph, regions, requests_made=requests_made)
-        self._execution = JobExecution(graph, regions, self._job, restarts, self._state)
+        self._execution = JobExecution(graph, regions, self._job, restarts)
         self._failover = Failover(
             graph,
             regions,
@@ -146,7 +151,6 @@ class JobScheduler:
             restarts,
             self._execution,
             self._restart_strategy,
-            self._state,
             first_generation=first_generation,
         )
         self._results = Results(graph, regions, self._tracker)
@@ -159,6 +163,7 @@ class JobScheduler:
         """Who applies which transition."""
         execution, failover, region_slots = self._execution, self._failover, self._region_slots
         coordinators, results, reports = self._coordinators, self._results, self._reports
+        checkpoints = self._checkpoints
         bulk = self._outbox.bulk
         wire = self._loop.wire
         # what others report
@@ -179,6 +184,17 @@ class JobScheduler:
         wire(t.CoordinatorTold, coordinators.told)
         wire(t.RestartDelayOver, failover.delay_is_over)
         wire(t.FormatsPauseOver, self._formats.pause_over)
+        # checkpoints
+        wire(t.CheckpointPrepared, checkpoints.told)
+        wire(t.CheckpointNotPrepared, checkpoints.told)
+        wire(t.CoordinatorCheckpointed, checkpoints.told)
+        wire(t.CoordinatorNotCheckpointed, checkpoints.told)
+        wire(t.CheckpointAnswered, checkpoints.told)
+        wire(t.CheckpointIsStored, checkpoints.told)
+        wire(t.CheckpointIsNotStored, checkpoints.told)
+        wire(t.CheckpointTimerOver, checkpoints.told)
+        wire(t.SnapshotRequested, checkpoints.told)
+        wire(t.SavepointGiven, checkpoints.savepoint_given)
         # regions
         wire(t.BeginExecution, self._begin)
         wire(t.StartScheduling, execution.start_scheduling)
@@ -194,7 +210,12 @@ class JobScheduler:
         wire(t.RegionsUnfinished, results.regions_unfinished)
         # attempts
         wire(t.AttemptsFailed, execution.attempts_failed)
-        wire(t.AttemptsOver, region_slots.attempts_over, execution.attempts_over)
+        wire(
+            t.AttemptsOver,
+            checkpoints.attempts_over,
+            region_slots.attempts_over,
+            execution.attempts_over,
+        )
         wire(t.AttemptReplaced, region_slots.attempt_replaced)
         wire(t.SendDeployments, bulk.deploy)
         wire(t.SendCancellations, bulk.cancel)
@@ -210,15 +231,20 @@ class JobScheduler:
         wire(t.DecideFailover, failover.decide)
         wire(t.StopEverything, failover.stop_everything)
         wire(t.RestartDue, failover.restart)
-        wire(t.ResetRegions, coordinators.regions_reset, execution.reset)
-        wire(t.RestoreState, execution.restore)
+        wire(t.PrepareRestore, failover.restore_awaited, checkpoints.prepare_restore)
+        wire(t.RestorePossible, failover.restore_possible)
+        wire(t.ResetRegions, execution.reset, coordinators.regions_reset)
+        wire(t.RestoreState, checkpoints.restore)
+        wire(t.RegionsRestored, execution.restored)
+        wire(t.MaxParallelismChanged, bulk.max_parallelism_changed)
         wire(t.StartJobCoordinators, coordinators.job_begins)
         # the job
         wire(t.StartJob, self._start)
         wire(t.CancelJob, self._cancel)
         wire(t.SuspendJob, self._suspend)
         wire(t.FailJob, self._fail)
-        wire(t.CancelEverything, failover.cancel_everything)
+        wire(t.CancelEverything, checkpoints.cancel_everything, failover.cancel_everything)
+        wire(t.StatusEntered, checkpoints.status_entered)
         wire(t.NothingRuns, self._nothing_runs)
         wire(t.EndJob, self._end)
 
@@ -262,6 +288,34 @@ class JobScheduler:
             JobStateError: the job is not elastic, or cannot have them.
         """
         raise JobStateError(self.job_id, "its parallelism is fixed")
+
+    # --- checkpoints ------------------------------------------------------------------------------
+
+    @property
+    def takes_checkpoints(self) -> bool:
+        """Whether it may: of a job that may not, no savepoints can be had either."""
+        return self._checkpoints.takes_any
+
+    def checkpoints_recovered(self, checkpoints: Iterable[CompletedCheckpoint]) -> None:
+        """What an earlier JobMaster has left, in any order; before the job is started."""
+        self._checkpoints.recovered(checkpoints)
+
+    def start_from_savepoint(
+        self, savepoint: CompletedCheckpoint, now: float
+    ) -> list[JobSchedulerAction]:
+        """Before the job is started, and after ``checkpoints_recovered``: checkpoints of the job
+        itself go before it (JM-09).  If the job does not fit it, the job fails."""
+        return self._work_on("start_from_savepoint", now, t.SavepointGiven(savepoint))
+
+    def checkpoint_told(self, event: t.CheckpointEvent, now: float) -> list[JobSchedulerAction]:
+        """What became of what was asked for; after the job's end, too, since what is being stored
+        then is treated as the others were."""
+        self._loop.run("checkpoint_told", now, (event,))
+        return self._outbox.take()
+
+    def checkpoints_overview(self, now: float) -> CheckpointsOverview | None:
+        """What people are told; None: the job takes none."""
+        return self._checkpoints.overview(now)
 
     # --- coordinators -----------------------------------------------------------------------------
 
@@ -356,14 +410,18 @@ class JobScheduler:
 
     # --- tasks ------------------------------------------------------------------------------------
 
-    def task_states_changed(
-        self, states: Iterable[TaskExecutionState], now: float
+    def tasks_reported(
+        self, reports: Iterable[TaskExecutionState | CheckpointAnswer], now: float
     ) -> list[JobSchedulerAction]:
         """Reports of TaskExecutors, in their order; failures among them are one failure.
 
         After the job's end, too, what tasks have left is released.
         """
-        self._loop.run("task_states_changed", now, (t.TasksReported(tuple(states)),))
+        steps: list[Step] = []
+        for are_states, alike in groupby(reports, lambda r: isinstance(r, TaskExecutionState)):
+            kind = t.TasksReported if are_states else t.CheckpointAnswered
+            steps.append(kind(tuple(alike)))  # type: ignore[arg-type]
+        self._loop.run("tasks_reported", now, steps)
         return self._outbox.take()
 
     def deployments_failed(
@@ -492,7 +550,9 @@ class JobScheduler:
 
     def _begin(self, transition: t.BeginExecution, now: float) -> Steps:
         steps = self._job.change(JobStatus.RUNNING, now)
-        return [*steps, t.StartJobCoordinators(), t.StartScheduling()]
+        subtasks = tuple(self._graph.subtasks)
+        then = (t.StartJobCoordinators(), t.StartScheduling())
+        return [*steps, t.RestoreState(subtasks, then)]
 
     def _fail(self, transition: t.FailJob, now: float) -> Steps:
         steps = self._job.fail(transition.failure, now)

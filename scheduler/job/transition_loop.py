@@ -42,6 +42,8 @@ class Transition:
 
     __slots__ = ()
     phase: ClassVar[Phase] = Phase.CHANGES
+    holds_much: ClassVar[bool] = False
+    """Whether no more than its text is kept, however few parts it has."""
 
     def __str__(self) -> str:
         values = ", ".join(_brief(getattr(self, f.name)) for f in fields(self))  # type: ignore[arg-type]
@@ -177,6 +179,8 @@ class TransitionLoop:
 
 
 def _holds_much(transition: Transition) -> bool:
+    if transition.holds_much:
+        return True
     values = (getattr(transition, f.name) for f in fields(transition))  # type: ignore[arg-type]
     return any(isinstance(value, Sized) and len(value) >= _MUCH for value in values)
 

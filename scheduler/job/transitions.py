@@ -17,9 +17,14 @@ from flinkray.core.ids import (
     ResultPartitionID,
 )
 from flinkray.scheduler.checkpoints.actions import CheckpointTimerKey, StoreCheckpoint
+from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
 from flinkray.scheduler.checkpoints.messages import CheckpointAnswer
 from flinkray.scheduler.checkpoints.properties import CheckpointProperties
-from flinkray.scheduler.execution.execution_graph import Execution, ExecutionVertex
+from flinkray.scheduler.execution.execution_graph import (
+    Execution,
+    ExecutionJobVertex,
+    ExecutionVertex,
+)
 from flinkray.scheduler.job.coordinator_events import CoordinatorEvent, CoordinatorID
 from flinkray.scheduler.job.transition_loop import Phase, Transition
 from flinkray.scheduler.shared.failure import Failure
@@ -151,6 +156,11 @@ class CheckpointAnswered(Transition):
     """What tasks have answered, in their order."""
 
     answers: tuple[CheckpointAnswer, ...]
+    holds_much = True
+
+    def __str__(self) -> str:
+        told = ", ".join(f"{a.attempt_id} {type(a).__name__}" for a in self.answers[:3])
+        return f"CheckpointAnswered({len(self.answers)}: {told})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +169,10 @@ class CheckpointIsStored(Transition):
 
     stored: StoreCheckpoint
     path: str
+    holds_much = True
+
+    def __str__(self) -> str:
+        return f"CheckpointIsStored({self.stored.metadata.checkpoint_id}, {self.path})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +181,10 @@ class CheckpointIsNotStored(Transition):
 
     stored: StoreCheckpoint
     cause: str
+    holds_much = True
+
+    def __str__(self) -> str:
+        return f"CheckpointIsNotStored({self.stored.metadata.checkpoint_id}, {self.cause})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +214,17 @@ CheckpointEvent = (
     | CheckpointTimerOver
     | SnapshotRequested
 )
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointGiven(Transition):
+    """The job is to start from it, unless there are checkpoints of its own."""
+
+    savepoint: CompletedCheckpoint
+    holds_much = True
+
+    def __str__(self) -> str:
+        return f"SavepointGiven({self.savepoint.path})"
 
 
 # --- timers ---------------------------------------------------------------------------------------
@@ -428,6 +457,22 @@ class StopEverything(Transition):
 
 
 @dataclass(frozen=True, slots=True)
+class PrepareRestore(Transition):
+    """Tasks are going to be restarted: checkpoints that are not complete are given up.
+
+    *is_global*: all tasks are, and the coordinators of operators go back with them.
+    """
+
+    cause: str
+    is_global: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePossible(Transition):
+    """No checkpoint can become complete any more that was begun before: tasks can be restored."""
+
+
+@dataclass(frozen=True, slots=True)
 class RestartDue(Transition):
     """Nothing of a failure's regions runs any more, and its delay is over."""
 
@@ -447,10 +492,26 @@ class ResetRegions(Transition):
 
 @dataclass(frozen=True, slots=True)
 class RestoreState(Transition):
-    """The new attempts get the state that they begin with, and are scheduled (EX-16)."""
+    """New attempts get the state that they begin with (EX-16)."""
+
+    vertices: tuple[ExecutionVertex, ...]
+    """Their subtasks."""
+    then: tuple[Transition, ...]
+    """What follows, unless it fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegionsRestored(Transition):
+    """Their new attempts have the state that they begin with: they are scheduled."""
 
     regions: tuple[int, ...]
-    is_global: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MaxParallelismChanged(Transition):
+    """The state that these vertices begin with has another max parallelism than they had."""
+
+    vertices: tuple[ExecutionJobVertex, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -497,6 +558,13 @@ class NothingRuns(Transition):
     decided before, or something else was begun."""
 
     phase = Phase.END
+
+
+@dataclass(frozen=True, slots=True)
+class StatusEntered(Transition):
+    """The job's status is another one."""
+
+    status: JobStatus
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,8 @@ class ConsumerInformation:
 
     pattern: DistributionPattern
     parallelism: int
+    max_parallelism: int
+    """The number of key groups, by which keyed records are sent."""
 
 
 @message

@@ -15,6 +15,7 @@ from flinkray.scheduler.execution.execution_graph import ExecutionGraph
 from flinkray.scheduler.graph.job_graph import (
     PYTHON,
     SPARK,
+    STREAM,
     DistributionPattern,
     IntermediateDataSet,
     Invokable,
@@ -26,6 +27,7 @@ from flinkray.scheduler.graph.job_graph import (
     ResultMedium,
     ResultPartitionType,
 )
+from flinkray.scheduler.graph.vertex_operator import VertexOperator
 from tests.scheduler.builders import GRAPH, JOB, NO_RESTART, SMALL, id_of
 
 ALL_TO_ALL = DistributionPattern.ALL_TO_ALL
@@ -52,6 +54,14 @@ def data_set_id(number: int) -> IntermediateDataSetID:
 
 def python_vertex(name: str, parallelism: int = 1, **more: Any) -> JobVertex:
     invokable = Invokable(PYTHON, name.encode())
+    return JobVertex(vertex_id(name), name, parallelism, SMALL, invokable, **more)
+
+
+def stream_vertex(name: str, parallelism: int = 1, **more: Any) -> JobVertex:
+    """With one operator, whose id is the vertex's name."""
+    invokable = Invokable(STREAM, name.encode())
+    operators = (VertexOperator(name, name),)
+    more = {"operators": operators, **more}
     return JobVertex(vertex_id(name), name, parallelism, SMALL, invokable, **more)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from itertools import count
 
 from flinkray.core.ids import (
@@ -12,9 +12,7 @@ from flinkray.core.ids import (
     ResourceID,
     SlotRequestId,
 )
-from flinkray.scheduler.execution.execution_graph import Execution
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart, JobGraph
-from flinkray.scheduler.job.job_execution import StateRestorer
 from flinkray.scheduler.job.job_scheduler import JobScheduler
 from flinkray.scheduler.job.job_scheduler_actions import (
     CancelTasks,
@@ -25,11 +23,9 @@ from flinkray.scheduler.job.job_scheduler_actions import (
     ReleasePartitions,
     StartTimer,
 )
-from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import AllocatedSlot, SameWorkerGroup, WorkerLocation
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.scheduler.shared.tasks import (
-    RestoredTask,
     SharedPart,
     TaskDeployment,
     TaskExecutionState,
@@ -56,7 +52,6 @@ from tests.scheduler.builders import (
 from tests.scheduler.graphs import job
 
 RESTARTS = FixedDelayRestart(5, 1.0)
-RESTORED = RestoredTask(7, None)
 EARLY = (ExecutionState.DEPLOYING, ExecutionState.INITIALIZING, ExecutionState.RUNNING)
 
 
@@ -101,7 +96,6 @@ class TasksUnderTest:
         graph: JobGraph,
         *,
         slots_each: int = 1,
-        state: StateRestorer | None = None,
         random: Callable[[], float] = lambda: 0.5,
         kind: Callable[..., JobScheduler] = JobScheduler,
     ) -> None:
@@ -124,7 +118,6 @@ class TasksUnderTest:
             default_restart_strategy=FixedDelayRestart(3, 1.0),
             epoch_offset=1_000_000.0,
             now=0.0,
-            state=state,
             random=random,
         )
         self.worker_group = "g"
@@ -216,7 +209,7 @@ class TasksUnderTest:
             told.append(TaskExecutionState(JOB, attempt_id, state, failure, **more))  # type: ignore[arg-type]
             if state.is_terminal:
                 self.tasks.pop(attempt_id, None)
-        return self.tell("task_states_changed", told)
+        return self.tell("tasks_reported", told)
 
     def finish(self, names: str) -> list[JobSchedulerAction]:
         return self.report(names, ExecutionState.FINISHED)
@@ -292,21 +285,3 @@ def stream(restarts: int = 5, **arguments: object) -> TasksUnderTest:
     """A job with so many restarts."""
     graph = job(restart_strategy=FixedDelayRestart(restarts, 1.0), **arguments)  # type: ignore[arg-type]
     return TasksUnderTest(graph)
-
-
-class ScriptedState:
-    """Writes down what it is asked, and restores a word; or fails."""
-
-    def __init__(self, *failures: Failure) -> None:
-        self.calls: list[str] = []
-        self.failures = list(failures)
-
-    def abort_pending(self, cause: str) -> None:
-        self.calls.append("abort")
-
-    def restore(self, executions: Sequence[Execution], *, is_global: bool) -> Failure | None:
-        states = {e.state.name for e in executions}
-        self.calls.append(f"restore {len(executions)} {states} global={is_global}")
-        for execution in executions:
-            execution.restored = RESTORED
-        return self.failures.pop(0) if self.failures else None

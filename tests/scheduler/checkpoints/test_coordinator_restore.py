@@ -59,7 +59,7 @@ def test_a_job_without_checkpoints_begins_anew_unless_one_is_required() -> None:
     job = JobWithCheckpoints(coordinators=("a",), hooks=("h",))
     restored = restore(job)
     assert (restored.checkpoint_id, restored.tasks) == (None, {})
-    assert restored.actions == [RestoreCoordinators(None, {"a": None}), ResetMasterHooks()]
+    assert restored.actions == [RestoreCoordinators(None, {"a": None}, 1), ResetMasterHooks()]
     with pytest.raises(StateRestoreError, match="no checkpoint to restore from"):
         job.coordinator.restore(job.vertices, job.all_tasks, is_global=True, is_required=True)
     assert restore(JobWithCheckpoints()).actions == []
@@ -79,7 +79,7 @@ def test_a_global_failover_takes_tasks_coordinators_and_hooks_back() -> None:
     assert restored.tasks == {(vertex_id("a"), 0): state("a", "x")}
     assert restored.max_parallelism == {vertex_id("a"): 128, vertex_id("b"): 128}
     assert restored.actions == [
-        RestoreCoordinators(1, {"a": InlineState(b"cut"), "b": None}),
+        RestoreCoordinators(1, {"a": InlineState(b"cut"), "b": None}, 1),
         RestoreMasterHooks(1, {"h": b"m", "i": None}),
     ]
     told = job.coordinator.overview(0.0)

@@ -16,13 +16,12 @@ from flinkray.scheduler.job.job_scheduler_actions import (
     StartTimer,
     TimerPurpose,
 )
-from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import AllocatedSlot, ResourceShortage
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.scheduler.slots.slot_requests import SlotAllocated, SlotsLost
 from tests.scheduler.builders import GRAPH, LARGE, SMALL, one, only
 from tests.scheduler.graphs import job, python_vertex
-from tests.scheduler.tasks_under_test import ScriptedState, TasksUnderTest
+from tests.scheduler.tasks_under_test import TasksUnderTest
 
 
 class ElasticUnderTest(TasksUnderTest):
@@ -31,14 +30,13 @@ class ElasticUnderTest(TasksUnderTest):
 
     def __init__(
         self,
-        state: ScriptedState | None = None,
         restarts: int = 5,
         edges: tuple[str, ...] = ("a -> b",),
     ) -> None:
         vertices = (python_vertex("a", 2), python_vertex("b", 4, min_parallelism=2))
         graph = job(vertices=vertices, edges=edges, restart_strategy=FixedDelayRestart(restarts))
         graph = replace(graph, scheduler_mode=SchedulerMode.ADAPTIVE)
-        super().__init__(graph, state=state, kind=ElasticJobScheduler)
+        super().__init__(graph, kind=ElasticJobScheduler)
         self.held: dict[str, AllocatedSlot] = {}
 
     def has(self, number: int) -> list[JobSchedulerAction]:
@@ -153,16 +151,13 @@ def test_job_gives_up_when_it_does_not_get_what_it_must_have() -> None:
 
 
 def test_job_is_stopped_and_goes_on_larger_when_more_has_come() -> None:
-    state = ScriptedState()
-    elastic = running(2, state=state)
+    elastic = running(2)
     elastic.now += 100.0
     actions = elastic.has(4)
     assert len(elastic.cancelled(actions).split()) == 4
     assert elastic.status is JobStatus.RESTARTING
-    assert state.calls[-1] == "abort"
     actions = elastic.stopped()
     assert elastic.tasks_of(actions) == "a1#2 a2#2 b1#2 b2#2 b3#2 b4#2"
-    assert state.calls[-1] == "restore 6 {'CREATED'} global=True"
     details = elastic.scheduler.details()
     assert (details.status, details.restarts, details.exceptions) == (JobStatus.RUNNING, 0, ())
 
@@ -198,14 +193,6 @@ def test_reports_of_an_earlier_parallelism_change_nothing() -> None:
     elastic.timer(elastic.restarted())
     assert elastic.report([old], ExecutionState.FAILED, "late") == []
     assert elastic.status is JobStatus.RUNNING
-
-
-def test_failing_restore_is_tried_again_by_the_restart_strategy() -> None:
-    """EX-16."""
-    elastic = ElasticUnderTest(ScriptedState(Failure("cannot read")))
-    elastic.tell("start")
-    assert only(elastic.has(4), DeployTasks) == []
-    assert elastic.tasks_of(elastic.restarted()) == "a1#2 a2#2 b1#2 b2#2 b3#2 b4#2"
 
 
 def test_cancel_ends_the_job_whatever_it_does() -> None:

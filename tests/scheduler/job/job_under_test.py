@@ -94,7 +94,7 @@ class JobUnderTest(TasksUnderTest):
         if state.is_terminal:
             self.tasks.pop(attempt(subtask, number), None)
         told = TaskExecutionState(JOB, attempt(subtask, number), state, failure)
-        return self.tell("task_states_changed", (told,))
+        return self.tell("tasks_reported", (told,))
 
     def delay_over(self) -> list[JobSchedulerAction]:
         """The last delay of a restart."""

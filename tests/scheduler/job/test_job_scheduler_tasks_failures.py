@@ -12,7 +12,7 @@ from flinkray.rpc.wire import codec
 from flinkray.scheduler.execution.pending_restarts import PendingRestarts
 from flinkray.scheduler.execution.regions import PipelinedRegions
 from flinkray.scheduler.graph.job_graph import ExponentialDelayRestart, FixedDelayRestart
-from flinkray.scheduler.job.job_execution import JobExecution, NoState
+from flinkray.scheduler.job.job_execution import JobExecution
 from flinkray.scheduler.job.job_record import JobRecord
 from flinkray.scheduler.job.job_scheduler_actions import JobEnded, StartTimer
 from flinkray.scheduler.job.transitions import CoordinatorEnded
@@ -22,8 +22,6 @@ from tests.scheduler.builders import GRAPH, one, only
 from tests.scheduler.graphs import data_set_id, execution_graph, job
 from tests.scheduler.tasks_under_test import (
     RESTARTS,
-    RESTORED,
-    ScriptedState,
     TasksUnderTest,
     stream,
 )
@@ -279,57 +277,9 @@ def test_archived_job_tells_of_every_attempt_its_states_and_its_failure() -> Non
     assert '"description":"a"' in ended.details.plan
 
 
-# --- state ----------------------------------------------------------------------------------------
-
-
-def test_restart_aborts_checkpoints_resets_restores_and_only_then_schedules() -> None:
-    """EX-16, EX-07."""
-    state = ScriptedState()
-    graph = job(a=1, b=1, edges=["a -> b"], restart_strategy=RESTARTS)
-    tasks = TasksUnderTest(graph, state=state).run()
-    tasks.fail("a1")
-    assert state.calls == ["abort"]
-    tasks.restart()
-    assert state.calls == ["abort", "restore 2 {'CREATED'} global=False"]
-    assert all(t.restored == RESTORED for t in tasks.tasks.values())
-    execution = tasks.scheduler._graph.find(tasks.attempt("a1"))
-    assert execution is not None
-    assert execution.restored is None
-
-
-def test_failing_restore_is_a_global_failure_and_the_local_restart_is_skipped() -> None:
-    """EX-16."""
-    state = ScriptedState(Failure("cannot read the checkpoint"))
-    tasks = TasksUnderTest(job(a=2, restart_strategy=RESTARTS), state=state).run()
-    tasks.fail("a1")
-    actions = tasks.restart()
-    assert tasks.deployed(actions) == ""
-    assert tasks.cancelled(actions) == "a2#0"
-    assert tasks.deployed(tasks.restart()) == "a1#1 a2#1"
-    assert state.calls[-1] == "restore 2 {'CREATED'} global=True"
-
-
-def test_state_is_restored_for_tasks_that_had_begun_since_the_last_restart_and_no_others() -> None:
-    """EX-16."""
-    state = ScriptedState()
-    tasks = TasksUnderTest(job(a=1, b=1, edges=["a => b"], restart_strategy=RESTARTS), state=state)
-    tasks.run()
-    tasks.finish("a1")
-    tasks.give()
-    tasks.tell("global_failure", Failure("all"))
-    tasks.restart()
-    assert tasks.states() == "a1:DEPLOYING#1 b1:CREATED#1"
-    tasks.fail("a1")
-    tasks.restart()
-    assert [call for call in state.calls if call != "abort"] == [
-        "restore 2 {'CREATED'} global=True",
-        "restore 1 {'CREATED'} global=False",
-    ]
-
-
 def test_region_that_has_ended_cannot_end_again() -> None:
     graph = execution_graph(a=1)
     record = JobRecord(graph.job_graph, 0.0, 0.0)
-    execution = JobExecution(graph, PipelinedRegions(graph), record, PendingRestarts(), NoState())
+    execution = JobExecution(graph, PipelinedRegions(graph), record, PendingRestarts())
     with pytest.raises(IllegalTransitionError, match="region 0 has ended twice"):
         execution.coordinator_ended(CoordinatorEnded(0, ()), 1.0)

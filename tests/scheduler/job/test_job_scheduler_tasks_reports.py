@@ -85,7 +85,7 @@ def test_failure_that_would_happen_again_goes_before_those_reported_with_it() ->
         TaskExecutionState(JOB, first, failed, "passing"),
         TaskExecutionState(JOB, second, failed, "lasting", suppress_restarts=True),
     )
-    ended = one(tasks.tell("task_states_changed", reports), JobEnded)
+    ended = one(tasks.tell("tasks_reported", reports), JobEnded)
     assert ended.result.failure == "lasting"
     (entry,) = ended.details.exceptions
     assert (entry.text, [beside.text for beside in entry.concurrent]) == ("lasting", ["passing"])
@@ -216,5 +216,5 @@ def test_nothing_of_a_report_about_another_job_is_believed() -> None:
         ExecutionState.FAILED,
         "not mine",
     )
-    assert tasks.tell("task_states_changed", (told,)) == []
+    assert tasks.tell("tasks_reported", (told,)) == []
     assert tasks.status is JobStatus.RUNNING

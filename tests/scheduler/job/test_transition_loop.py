@@ -186,13 +186,16 @@ def test_job_tells_by_which_event_and_why_its_regions_were_cancelled() -> None:
         if one.now == tasks.now
     ]
     assert lines == [
-        ("task_states_changed", 0, "TasksReported"),
-        ("task_states_changed", 1, "AttemptsFailed"),
-        ("task_states_changed", 2, "SubtasksFailed"),
-        ("task_states_changed", 2, "AttemptsOver"),
-        ("task_states_changed", 3, "DecideFailover"),
-        ("task_states_changed", 4, "ResultsTakenBack"),
-        ("task_states_changed", 4, "CancelRegions"),
-        ("task_states_changed", 5, "SendCancellations"),
+        ("tasks_reported", 0, "TasksReported"),
+        ("tasks_reported", 1, "AttemptsFailed"),
+        ("tasks_reported", 2, "SubtasksFailed"),
+        ("tasks_reported", 2, "AttemptsOver"),
+        ("tasks_reported", 3, "DecideFailover"),
+        ("tasks_reported", 4, "PrepareRestore"),
+        ("tasks_reported", 5, "RestorePossible"),
+        ("tasks_reported", 4, "StatusEntered"),
+        ("tasks_reported", 4, "ResultsTakenBack"),
+        ("tasks_reported", 4, "CancelRegions"),
+        ("tasks_reported", 5, "SendCancellations"),
     ]
     assert "AttemptsFailed([[a (1/2) #0, disk full]])" in tasks.scheduler.story()

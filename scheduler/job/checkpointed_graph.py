@@ -1,0 +1,126 @@
+"""An execution graph, as the CheckpointCoordinator and the assignment of state look at it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from flinkray.core.ids import ExecutionAttemptID, JobVertexID
+from flinkray.scheduler.checkpoints.restored_vertices import RestoredVertex
+from flinkray.scheduler.execution.execution_graph import (
+    ExecutionGraph,
+    ExecutionJobVertex,
+    ResultEdge,
+)
+from flinkray.scheduler.graph.job_graph import STREAM, JobGraph
+from flinkray.scheduler.graph.vertex_operator import VertexOperator
+from flinkray.scheduler.shared.states import ExecutionState
+
+
+class ExecutedInput:
+    """A vertex reads another one."""
+
+    __slots__ = ("_edge",)
+
+    def __init__(self, edge: ResultEdge) -> None:
+        self._edge = edge
+
+    @property
+    def producer(self) -> int:
+        """Its number among the vertices."""
+        return self._edge.result.producer.index
+
+    def producers_of(self, subtask_index: int) -> range:
+        """The producer's subtasks that a subtask reads."""
+        return self._edge.group_of_consumer(subtask_index).partitions
+
+
+class ExecutedVertex:
+    """A job vertex, with its current attempts."""
+
+    __slots__ = ("_vertex", "inputs")
+
+    def __init__(self, vertex: ExecutionJobVertex) -> None:
+        self._vertex = vertex
+        self.inputs = [ExecutedInput(edge) for edge in vertex.inputs]
+
+    @property
+    def vertex_id(self) -> JobVertexID:
+        return self._vertex.vertex.vertex_id
+
+    @property
+    def name(self) -> str:
+        return self._vertex.vertex.name
+
+    @property
+    def parallelism(self) -> int:
+        return self._vertex.parallelism
+
+    @property
+    def max_parallelism(self) -> int:
+        return self._vertex.max_parallelism
+
+    @property
+    def operators(self) -> tuple[VertexOperator, ...]:
+        return self._vertex.vertex.operators
+
+    def attempt(self, subtask_index: int) -> ExecutionAttemptID:
+        """The current one."""
+        return self._vertex.subtasks[subtask_index].current.attempt_id
+
+    def state(self, subtask_index: int) -> ExecutionState:
+        """Of the current attempt."""
+        return self._vertex.subtasks[subtask_index].current.state
+
+    def restored(self, *, is_max_parallelism_configured: bool) -> RestoredVertex:
+        """What has to be known of it to give it state back."""
+        return RestoredVertex(
+            self.vertex_id,
+            self.name,
+            self.parallelism,
+            self.max_parallelism,
+            is_max_parallelism_configured,
+            self.operators,
+            tuple(
+                (edge.result.producer.vertex.vertex_id, edge.pattern)
+                for edge in self._vertex.inputs
+            ),
+        )
+
+
+class CheckpointedGraph:
+    """A whole execution graph."""
+
+    def __init__(
+        self, graph: ExecutionGraph, with_own_max_parallelism: Collection[JobVertexID]
+    ) -> None:
+        """*with_own_max_parallelism*: the vertices whose max parallelism somebody has set."""
+        self.vertices = [ExecutedVertex(vertex) for vertex in graph.vertices]
+        self._with_own_max_parallelism = with_own_max_parallelism
+        self._by_operator = {
+            operator.operator_id: vertex
+            for vertex in graph.vertices
+            for operator in vertex.vertex.operators
+        }
+
+    def restored_vertices(self) -> list[RestoredVertex]:
+        own = self._with_own_max_parallelism
+        return [
+            vertex.restored(is_max_parallelism_configured=vertex.vertex_id in own)
+            for vertex in self.vertices
+        ]
+
+    def attempt_numbers(
+        self, operator_id: str, subtasks: tuple[int, ...]
+    ) -> tuple[tuple[int, int], ...]:
+        """Subtasks of an operator, each with the number of its current attempt."""
+        of_vertex = self._by_operator[operator_id].subtasks
+        return tuple((index, of_vertex[index].current.attempt_number) for index in subtasks)
+
+
+def coordinated_operators(job_graph: JobGraph) -> tuple[str, ...]:
+    """The sources of streams, each with an enumerator."""
+    return tuple(
+        vertex.operators[0].operator_id
+        for vertex in job_graph.vertices
+        if vertex.invokable.kind == STREAM and not vertex.inputs and vertex.operators
+    )

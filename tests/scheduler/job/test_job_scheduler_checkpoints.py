@@ -1,0 +1,655 @@
+"""JobScheduler: checkpoints of a job that runs, and what its tasks begin with after a failure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from flinkray.checkpoint.handles import InlineState
+from flinkray.checkpoint.metadata import SnapshotKind
+from flinkray.scheduler.checkpoints.actions import (
+    AddRestoredSavepoint,
+    CloseCheckpointStores,
+    DiscardCheckpoint,
+    DiscardDirectory,
+    DiscardFiles,
+    PrepareCheckpoint,
+    RestoreCoordinators,
+    SnapshotCoordinators,
+    SnapshotFinished,
+    StartCheckpointTimer,
+    StoreCheckpoint,
+)
+from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
+from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason
+from flinkray.scheduler.checkpoints.messages import (
+    CheckpointAborted,
+    CheckpointCompleted,
+    TriggerCheckpoint,
+)
+from flinkray.scheduler.checkpoints.properties import (
+    CheckpointProperties,
+    savepoint,
+    synchronous_savepoint,
+)
+from flinkray.scheduler.graph.checkpoint_configuration import (
+    CheckpointConfiguration,
+    CheckpointRetentionPolicy,
+)
+from flinkray.scheduler.job import transitions as t
+from flinkray.scheduler.job.coordinator_events import CoordinatorID, CoordinatorKind
+from flinkray.scheduler.job.job_scheduler_actions import (
+    DeployTasks,
+    JobEnded,
+    OrderCheckpoint,
+    OrderCoordinators,
+    ResetSubtasks,
+    StartCoordinator,
+    StartTimer,
+)
+from flinkray.scheduler.shared.failure import Failure
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.tasks import JobInformation, TaskExecutionState, VertexInformation
+from tests.scheduler.builders import JOB, one, only
+from tests.scheduler.checkpoints import checkpointed
+from tests.scheduler.graphs import stream_vertex
+from tests.scheduler.job.checkpointed_job import (
+    EVERY_MINUTE,
+    CheckpointedJob,
+    checkpointed_graph,
+)
+from tests.scheduler.tasks_under_test import stream
+
+Reason = CheckpointFailureReason
+CHECKPOINT = CheckpointProperties(SnapshotKind.CHECKPOINT)
+UNALIGNED = replace(EVERY_MINUTE, is_unaligned=True)
+SOURCES = CoordinatorID(CoordinatorKind.SOURCE_ENUMERATORS, None, 0)
+
+
+def running(**arguments: object) -> CheckpointedJob:
+    tasks = CheckpointedJob(checkpointed_graph(**arguments))  # type: ignore[arg-type]
+    tasks.run()
+    return tasks
+
+
+def two_pipelines() -> CheckpointedJob:
+    """``a1 --> b1`` and ``a2 --> b2`` are regions of their own."""
+    return running(edges=["a --> b"])
+
+
+# --- taking them ----------------------------------------------------------------------------------
+
+
+def test_checkpoint_goes_to_coordinators_then_to_sources_and_is_told_to_all() -> None:
+    """CP-02, CP-32"""
+    tasks = running()
+    actions = tasks.prepare(tasks.tick())
+    assert one(actions, SnapshotCoordinators) == SnapshotCoordinators(1, ("a",), "/chk-1")
+    assert only(actions, OrderCheckpoint) == []
+    (to_a1, a1), (to_a2, a2) = tasks.orders(tasks.cut(actions))
+    assert (a1, a2) == ("a1#0 on te0", "a2#0 on te1")
+    assert isinstance(to_a1, TriggerCheckpoint)
+    assert to_a1 == to_a2
+    assert (to_a1.checkpoint_id, to_a1.directory, to_a1.latest_completed) == (1, "/chk-1", 0)
+    assert (to_a1.properties, to_a1.is_whole) == (CHECKPOINT, False)
+    assert only(tasks.acknowledge(1, "a1 a2 b1"), StoreCheckpoint) == []
+    stored = one(tasks.acknowledge(1, "b2"), StoreCheckpoint)
+    assert [o.coordinator for o in stored.metadata.operators] == [InlineState(b"a at 1"), None]
+    actions = tasks.store()
+    assert tasks.orders(actions) == [
+        (CheckpointCompleted(1), "a1#0 b1#0 on te0"),
+        (CheckpointCompleted(1), "a2#0 b2#0 on te1"),
+    ]
+    assert one(actions, OrderCoordinators) == OrderCoordinators(("a",), CheckpointCompleted(1))
+
+
+def test_tasks_of_one_task_executor_are_told_together() -> None:
+    tasks = CheckpointedJob(slots_each=2)
+    tasks.run()
+    assert [who for _, who in tasks.orders(tasks.trigger())] == ["a1#0 a2#0 on te0"]
+    tasks.acknowledge(1)
+    assert [who for _, who in tasks.orders(tasks.store())] == ["a1#0 a2#0 b1#0 b2#0 on te0"]
+
+
+@pytest.mark.parametrize(
+    ("checkpoints", "properties", "expected"),
+    [
+        (EVERY_MINUTE, None, (False, None, False)),
+        (UNALIGNED, None, (True, None, False)),
+        (replace(UNALIGNED, alignment_timeout=2.0), None, (False, 2.0, False)),
+        (replace(EVERY_MINUTE, alignment_timeout=2.0), None, (False, None, False)),
+        (UNALIGNED, savepoint(), (False, None, True)),
+        (replace(UNALIGNED, alignment_timeout=2.0), savepoint(), (False, None, True)),
+        (replace(EVERY_MINUTE, is_incremental=False), None, (False, None, True)),
+    ],
+)
+def test_barriers_overtake_records_as_the_job_wants_but_not_those_of_savepoints(
+    checkpoints: CheckpointConfiguration,
+    properties: CheckpointProperties | None,
+    expected: tuple[bool, float | None, bool],
+) -> None:
+    tasks = running(checkpoints=checkpoints)
+    order, _ = tasks.orders(tasks.trigger(properties))[0]
+    assert isinstance(order, TriggerCheckpoint)
+    assert (order.is_unaligned, order.alignment_timeout, order.is_whole) == expected
+
+
+def test_no_checkpoint_begins_while_a_task_does_not_run() -> None:
+    """CP-01"""
+    tasks = CheckpointedJob()
+    tasks.tell("start")
+    tasks.give()
+    tasks.report("a1 a2 b1", ExecutionState.RUNNING)
+    error = one(tasks.request(), SnapshotFinished).error
+    assert error is not None
+    assert error.reason is Reason.NOT_ALL_REQUIRED_TASKS_RUNNING
+    assert only(tasks.tick(), PrepareCheckpoint) == []
+    tasks.report("b2", ExecutionState.RUNNING)
+    assert only(tasks.tick(), PrepareCheckpoint) != []
+
+
+def test_acknowledgement_before_the_end_of_its_task_counts() -> None:
+    """Both come in one message: the task had written its state."""
+    tasks = running()
+    tasks.trigger()
+    tasks.acknowledge(1, "a1 b1 b2")
+    finished = TaskExecutionState(JOB, tasks.attempt("a2"), ExecutionState.FINISHED)
+    reports = [*tasks.acknowledgements(1, "a2"), finished]
+    assert only(tasks.tell("tasks_reported", reports), StoreCheckpoint) != []
+
+
+def test_task_that_ends_before_it_acknowledges_ends_the_checkpoint() -> None:
+    tasks = running()
+    tasks.trigger()
+    finished = TaskExecutionState(JOB, tasks.attempt("a2"), ExecutionState.FINISHED)
+    actions = tasks.tell("tasks_reported", [finished, *tasks.acknowledgements(1, "a2")])
+    assert tasks.orders(actions) == [
+        (CheckpointAborted(1, 0), "a1#0 b1#0 on te0"),
+        (CheckpointAborted(1, 0), "b2#0 on te1"),
+    ]
+    assert one(actions, OrderCoordinators) == OrderCoordinators(("a",), CheckpointAborted(1, 0))
+    error = one(actions, SnapshotFinished).error
+    assert error is not None
+    assert error.reason is Reason.CHECKPOINT_DECLINED_TASK_CLOSING
+    assert tasks.status is JobStatus.RUNNING
+
+
+def test_task_that_finishes_while_a_checkpoint_is_prepared_is_not_waited_for() -> None:
+    """It would be waited for until the checkpoint expires."""
+    tasks = running()
+    prepare = tasks.request()
+    answer = one(tasks.finish("a2"), SnapshotFinished)
+    assert answer.error is not None
+    assert answer.error.reason is Reason.CHECKPOINT_DECLINED_TASK_CLOSING
+    assert one(tasks.prepare(prepare), DiscardDirectory).directory == "/chk-1"
+    assert [who for _, who in tasks.orders(tasks.trigger())] == ["a1#0 on te0"]
+
+
+def test_tasks_that_have_finished_are_finished_in_the_checkpoint_and_after_a_restore() -> None:
+    tasks = two_pipelines()
+    tasks.finish("a1 a2")
+    assert [who[:4] for _, who in tasks.orders(tasks.trigger())] == ["b1#0", "b2#0"]
+    tasks.acknowledge(1)
+    tasks.store()
+    tasks.fail("b1")
+    assert tasks.deployed(tasks.restart()) == "a1#1 b1#1"
+    assert tasks.restored() == {"a1": "1: finished", "b1": "1:/chk-1/b1", "b2": "anew"}
+
+
+def test_too_many_failures_of_checkpoints_are_a_failure_of_the_job() -> None:
+    tasks = running(checkpoints=CheckpointConfiguration())
+    tasks.trigger()
+    actions = tasks.decline(1, "b1")
+    assert tasks.status is JobStatus.RESTARTING
+    assert sorted(tasks.cancelled(actions).split()) == ["a1#0", "a2#0", "b1#0", "b2#0"]
+    assert "more than 0 checkpoints in a row failed" in tasks.scheduler.exceptions()[0].text
+
+
+def test_job_that_takes_none_answers_so() -> None:
+    tasks = stream(a=1).run()
+    assert not tasks.scheduler.takes_checkpoints
+    assert tasks.scheduler.checkpoints_overview(0.0) is None
+    actions = tasks.tell("checkpoint_told", t.SnapshotRequested(7, None))
+    finished = one(actions, SnapshotFinished)
+    assert finished.request_id == 7
+    assert "the job takes none" in str(finished.error)
+    assert tasks.fail("a1")
+    assert all(d.restored is None and d.restores == 0 for d in tasks.tasks.values())
+
+
+def test_overview_is_that_of_the_coordinator() -> None:
+    tasks = running()
+    tasks.take()
+    tasks.trigger()
+    assert tasks.scheduler.takes_checkpoints
+    overview = tasks.scheduler.checkpoints_overview(tasks.now)
+    assert overview is not None
+    assert (overview.completed, overview.in_progress) == (1, 1)
+
+
+# --- restarts -------------------------------------------------------------------------------------
+
+
+def test_region_gets_the_state_of_the_last_checkpoint_and_readers_are_reset_to_it() -> None:
+    """EX-16, EX-07"""
+    tasks = two_pipelines()
+    tasks.take()
+    tasks.take()
+    tasks.fail("b2")
+    actions = tasks.restart()
+    assert tasks.deployed(actions) == "a2#1 b2#1"
+    assert tasks.restored() == {
+        "a1": "anew",
+        "a2": "2:/chk-2/a2",
+        "b1": "anew",
+        "b2": "2:/chk-2/b2",
+    }
+    assert one(tasks.log, ResetSubtasks) == ResetSubtasks(2, {"a": ((1, 1),)})
+    assert only(tasks.log, RestoreCoordinators) == []
+    assert {task.restores for task in tasks.tasks.values()} == {0}
+    execution = tasks.scheduler._graph.find(tasks.attempt("a2"))
+    assert execution is not None
+    assert execution.restored is None
+
+
+def test_region_that_fails_before_the_first_checkpoint_begins_anew() -> None:
+    tasks = two_pipelines()
+    tasks.fail("b2")
+    tasks.restart()
+    assert one(tasks.log, ResetSubtasks) == ResetSubtasks(0, {"a": ((1, 1),)})
+    assert set(tasks.restored().values()) == {"anew"}
+
+
+def test_global_failure_restores_all_and_the_coordinators() -> None:
+    """EX-16"""
+    tasks = two_pipelines()
+    tasks.take()
+    tasks.tell("global_failure", Failure("all"))
+    tasks.restart()
+    assert set(tasks.restored().values()) == {f"1:/chk-1/{n}" for n in ("a1", "a2", "b1", "b2")}
+    restore = one(tasks.log, RestoreCoordinators)
+    assert restore == RestoreCoordinators(1, {"a": InlineState(b"a at 1")}, 1)
+    assert {task.restores for task in tasks.tasks.values()} == {1}
+    assert only(tasks.log, ResetSubtasks) == []
+    tasks.report(list(tasks.tasks), ExecutionState.RUNNING)
+    tasks.fail("a1")
+    tasks.restart()
+    assert one(tasks.log, ResetSubtasks) == ResetSubtasks(1, {"a": ((0, 2),)})
+    assert {task.restores for task in tasks.tasks.values()} == {1}
+
+
+def test_global_failure_before_the_first_checkpoint_lets_coordinators_begin_anew() -> None:
+    tasks = two_pipelines()
+    tasks.tell("global_failure", Failure("all"))
+    tasks.restart()
+    assert one(tasks.log, RestoreCoordinators) == RestoreCoordinators(None, {"a": None}, 1)
+    assert set(tasks.restored().values()) == {"anew"}
+    assert {task.restores for task in tasks.tasks.values()} == {1}
+
+
+def test_coordinator_that_dies_is_restored_with_all_tasks_before_it_is_started_again() -> None:
+    tasks = two_pipelines()
+    tasks.tell("coordinator_started", SOURCES)
+    tasks.take()
+    tasks.tell("coordinator_lost", SOURCES, "killed")
+    actions = tasks.restart()
+    kinds = [type(a) for a in actions]
+    assert kinds.index(RestoreCoordinators) < kinds.index(StartCoordinator)
+    assert set(tasks.restored()) == {"a1", "a2", "b1", "b2"}
+
+
+def test_coordinators_go_back_once_also_if_regions_wait_for_several_restarts() -> None:
+    """A region's restart that waited when all failed goes on with the others."""
+    tasks = two_pipelines()
+    tasks.take()
+    tasks.fail("b1")
+    tasks.tell("global_failure", Failure("all"))
+    tasks.confirm_cancellations()
+    for timer in only(tasks.log, StartTimer):
+        tasks.tell("timer", timer.key)
+    tasks.give()
+    assert one(tasks.log, RestoreCoordinators).restores == 1
+    assert only(tasks.log, ResetSubtasks) == []
+    assert {(task.restores, task.attempt_number) for task in tasks.tasks.values()} == {(1, 1)}
+
+
+def test_pending_checkpoint_is_given_up_by_a_failure_and_none_begins_until_tasks_run() -> None:
+    """EX-16"""
+    tasks = two_pipelines()
+    tasks.trigger()
+    actions = tasks.fail("b2")
+    assert tasks.orders(actions) == [
+        (CheckpointAborted(1, 0), "a1#0 b1#0 on te0"),
+        (CheckpointAborted(1, 0), "a2#0 on te1"),
+    ]
+    for _ in range(2):
+        error = one(tasks.request(), SnapshotFinished).error
+        assert error is not None
+        assert error.reason is Reason.JOB_FAILOVER_REGION
+    tasks.restart()
+    error = one(tasks.request(), SnapshotFinished).error
+    assert error is not None
+    assert error.reason is Reason.NOT_ALL_REQUIRED_TASKS_RUNNING
+    tasks.report(list(tasks.tasks), ExecutionState.RUNNING)
+    tasks.take()
+    assert tasks.scheduler._checkpoints.overview(0.0).completed == 1  # type: ignore[union-attr]
+
+
+def test_restart_waits_until_it_is_known_whether_a_checkpoint_is_stored() -> None:
+    """Tasks that went back to the one before it would roll back what it commits."""
+    tasks = two_pipelines()
+    tasks.take()
+    tasks.trigger()
+    tasks.acknowledge(2)
+    tasks.fail("b2")
+    assert only(tasks.restart(), DeployTasks) == []
+    assert tasks.status is JobStatus.RESTARTING
+    tasks.store()
+    assert tasks.deployed(tasks.give()) == "a2#1 b2#1"
+    assert tasks.restored()["b2"] == "2:/chk-2/b2"
+    assert one(tasks.log, ResetSubtasks).checkpoint_id == 2
+
+
+def test_restart_goes_back_to_the_one_before_when_it_is_certainly_not_stored() -> None:
+    tasks = two_pipelines()
+    tasks.take()
+    tasks.trigger()
+    tasks.acknowledge(2)
+    stored = only(tasks.log, StoreCheckpoint)[-1]
+    tasks.fail("b2")
+    tasks.restart()
+    tasks.told(t.CheckpointIsNotStored(stored, "disk full"))
+    assert tasks.deployed(tasks.give()) == "a2#1 b2#1"
+    assert tasks.restored()["b2"] == "1:/chk-1/b2"
+
+
+def test_restart_that_waits_for_tasks_and_delay_is_not_carried_out_when_it_is_stored() -> None:
+    tasks = two_pipelines()
+    tasks.trigger()
+    tasks.acknowledge(1)
+    tasks.fail("b2")
+    tasks.store()
+    assert tasks.status is JobStatus.RESTARTING
+    assert tasks.states() == "a1:RUNNING#0 a2:CANCELING#0 b1:RUNNING#0 b2:FAILED#0"
+    assert tasks.deployed(tasks.restart()) == "a2#1 b2#1"
+
+
+def test_job_that_is_cancelled_while_a_restore_is_awaited_ends() -> None:
+    tasks = two_pipelines()
+    tasks.trigger()
+    tasks.acknowledge(1)
+    tasks.fail("b2")
+    tasks.restart()
+    tasks.tell("cancel")
+    actions = tasks.confirm_cancellations()
+    assert one(actions, JobEnded).result.status is JobStatus.CANCELED
+    assert only(tasks.log, CloseCheckpointStores) == []
+    actions = tasks.store()
+    assert one(actions, DiscardCheckpoint).checkpoint.checkpoint_id == 1
+    assert one(actions, CloseCheckpointStores).status is JobStatus.CANCELED
+    assert only(actions, DeployTasks) == []
+
+
+def test_job_that_fails_to_restore_is_not_restarted() -> None:
+    """EX-16, CP-35: the local restart is skipped, and the same would happen again."""
+    tasks = CheckpointedJob(checkpointed_graph(edges=["a --> b"]))
+    tasks.scheduler.checkpoints_recovered([completed(3, "a", "c")])
+    tasks.tell("start")
+    ended = one(tasks.log, JobEnded)
+    assert ended.result.status is JobStatus.FAILED
+    assert "state of operators that the job does not have" in (ended.result.failure or "")
+    assert not only(tasks.log, DeployTasks)
+    assert not only(tasks.log, StartCoordinator)
+    assert one(tasks.log, CloseCheckpointStores).status is JobStatus.FAILED
+
+
+# --- the job's start and its end ------------------------------------------------------------------
+
+
+def completed(
+    checkpoint_id: int,
+    *names: str,
+    max_parallelism: int = 128,
+    is_savepoint: bool = False,
+) -> CompletedCheckpoint:
+    """With keyed state of these operators, of two subtasks each."""
+    operators = (
+        checkpointed.operator(
+            name,
+            checkpointed.keyed_by_range(f"/{name}", max_parallelism, 2),
+            max_parallelism=max_parallelism,
+        )
+        for name in names
+    )
+    metadata = checkpointed.metadata(*operators, checkpoint_id=checkpoint_id)
+    properties = savepoint() if is_savepoint else CHECKPOINT
+    return CompletedCheckpoint(metadata, properties, f"/chk-{checkpoint_id}/_metadata")
+
+
+def test_job_that_another_job_master_has_left_begins_with_its_latest_checkpoint() -> None:
+    """CP-28"""
+    tasks = CheckpointedJob(checkpointed_graph())
+    tasks.scheduler.checkpoints_recovered([completed(5, "b"), completed(4, "a", "b")])
+    tasks.run()
+    assert {name: text[:2] for name, text in tasks.restored().items()} == dict.fromkeys(
+        ("a1", "a2", "b1", "b2"), "5:"
+    )
+    with_state = [
+        tasks.name(attempt_id)
+        for attempt_id, task in tasks.tasks.items()
+        if task.restored is not None and task.restored.state is not None
+    ]
+    assert with_state == ["b1", "b2"]
+    assert one(tasks.log, RestoreCoordinators) == RestoreCoordinators(5, {"a": None}, 1)
+    kinds = [type(a) for a in tasks.log]
+    assert kinds.index(RestoreCoordinators) < kinds.index(StartCoordinator)
+    assert {task.restores for task in tasks.tasks.values()} == {1}
+    tasks.last_id = 5
+    tasks.take()
+    dropped = [d.checkpoint.checkpoint_id for d in only(tasks.log, DiscardCheckpoint)]
+    assert dropped == [4, 5]
+
+
+def test_job_without_checkpoints_to_begin_with_restores_nothing() -> None:
+    tasks = running()
+    assert not only(tasks.log, RestoreCoordinators)
+    assert not only(tasks.log, ResetSubtasks)
+    assert {task.restores for task in tasks.tasks.values()} == {0}
+    assert set(tasks.restored().values()) == {"anew"}
+
+
+def test_tasks_have_the_max_parallelism_of_the_state_that_they_begin_with() -> None:
+    """CP-36: senders of keyed records, too."""
+    tasks = CheckpointedJob(checkpointed_graph())
+    tasks.scheduler.checkpoints_recovered([completed(5, "b", max_parallelism=64)])
+    tasks.run()
+    deployed = {
+        part.content.name: part.content
+        for action in only(tasks.log, DeployTasks)
+        for part in action.deployments.parts
+        if isinstance(part.content, VertexInformation)
+    }
+    assert {name: v.max_parallelism for name, v in deployed.items()} == {"a": 128, "b": 64}
+    (result,) = deployed["a"].results
+    assert [consumer.max_parallelism for consumer in result.consumers] == [64]
+    tasks.last_id = 5
+    tasks.take()
+    operators = only(tasks.log, StoreCheckpoint)[-1].metadata.operators
+    assert [operator.max_parallelism for operator in operators] == [128, 64]
+
+
+def test_max_parallelism_that_somebody_has_set_must_be_that_of_the_state() -> None:
+    """CP-36"""
+    vertices = stream_vertex("a", 2), stream_vertex("b", 2, max_parallelism=32)
+    tasks = CheckpointedJob(checkpointed_graph(*vertices))
+    tasks.scheduler.checkpoints_recovered([completed(5, "b", max_parallelism=64)])
+    tasks.tell("start")
+    assert "is configured with 32" in (one(tasks.log, JobEnded).result.failure or "")
+
+
+def test_job_starts_from_a_savepoint() -> None:
+    """JM-09"""
+    tasks = CheckpointedJob()
+    given = completed(9, "b", is_savepoint=True)
+    actions = tasks.tell("start_from_savepoint", given)
+    assert one(actions, AddRestoredSavepoint).checkpoint == given
+    tasks.run()
+    assert {text[:2] for text in tasks.restored().values()} == {"9:"}
+    tasks.last_id = 9
+    order, _ = tasks.orders(tasks.trigger())[0]
+    assert isinstance(order, TriggerCheckpoint)
+    assert order.is_whole
+
+
+def test_checkpoint_of_the_job_goes_before_a_savepoint() -> None:
+    """JM-09"""
+    tasks = CheckpointedJob()
+    tasks.scheduler.checkpoints_recovered([completed(3, "b")])
+    assert tasks.tell("start_from_savepoint", completed(9, "b", is_savepoint=True)) == []
+    tasks.run()
+    assert {text[:2] for text in tasks.restored().values()} == {"3:"}
+
+
+def test_savepoint_with_state_that_no_operator_has_fails_the_job() -> None:
+    """JM-10"""
+    tasks = CheckpointedJob()
+    actions = tasks.tell("start_from_savepoint", completed(9, "c", is_savepoint=True))
+    ended = one(actions, JobEnded)
+    assert ended.result.status is JobStatus.FAILED
+    assert "state of operators that the job does not have" in (ended.result.failure or "")
+    assert only(actions, AddRestoredSavepoint) == []
+    assert tasks.tell("start") == []
+
+
+def test_job_that_takes_no_checkpoints_cannot_start_from_a_savepoint() -> None:
+    tasks = stream(a=1)
+    actions = tasks.tell("start_from_savepoint", completed(9, "a", is_savepoint=True))
+    assert "takes no checkpoints" in (one(actions, JobEnded).result.failure or "")
+
+
+@pytest.mark.parametrize(
+    ("retention", "discarded"),
+    [
+        (CheckpointRetentionPolicy.NEVER_RETAIN_AFTER_TERMINATION, [1]),
+        (CheckpointRetentionPolicy.RETAIN_ON_CANCELLATION, []),
+    ],
+)
+def test_end_of_the_job_discards_what_is_not_to_be_retained_before_it_is_told(
+    retention: CheckpointRetentionPolicy, discarded: list[int]
+) -> None:
+    """CP-29, CP-33"""
+    tasks = running(checkpoints=replace(EVERY_MINUTE, retention=retention))
+    tasks.take()
+    tasks.trigger()
+    actions = tasks.tell("cancel")
+    assert {type(o) for o, _ in tasks.orders(actions)} == {CheckpointAborted}
+    actions = tasks.confirm_cancellations()
+    assert [d.checkpoint.checkpoint_id for d in only(actions, DiscardCheckpoint)] == discarded
+    assert one(actions, CloseCheckpointStores).status is JobStatus.CANCELED
+    assert isinstance(actions[-1], JobEnded)
+    error = one(tasks.request(), SnapshotFinished).error
+    assert error is not None
+    assert error.reason is Reason.CHECKPOINT_COORDINATOR_SHUTDOWN
+
+
+def test_suspended_job_discards_no_checkpoint() -> None:
+    """CP-33"""
+    tasks = running()
+    tasks.take()
+    tasks.trigger()
+    actions = tasks.tell("suspend", "another leads")
+    assert {type(o) for o, _ in tasks.orders(actions)} == {CheckpointAborted}
+    actions = tasks.confirm_cancellations()
+    assert not only(tasks.log, DiscardCheckpoint)
+    assert not only(tasks.log, DiscardFiles)
+    assert one(actions, CloseCheckpointStores).status is JobStatus.SUSPENDED
+
+
+def test_checkpoint_that_is_being_stored_at_the_end_is_treated_as_the_others_were() -> None:
+    tasks = running()
+    tasks.trigger()
+    tasks.acknowledge(1)
+    tasks.finish("a1 a2 b1 b2")
+    assert tasks.ended is not None
+    assert only(tasks.log, CloseCheckpointStores) == []
+    stored = only(tasks.log, StoreCheckpoint)[-1]
+    actions = tasks.told(t.CheckpointIsNotStored(stored, "disk full"))
+    assert one(actions, CloseCheckpointStores).status is JobStatus.FINISHED
+    assert only(actions, OrderCheckpoint) == []
+
+
+def test_late_state_of_a_job_that_has_ended_is_discarded() -> None:
+    tasks = running()
+    tasks.trigger()
+    late = tasks.acknowledgements(1)
+    tasks.tell("cancel")
+    tasks.confirm_cancellations()
+    files = one(tasks.tell("tasks_reported", late[:1]), DiscardFiles).files
+    assert [file.path for file in files] == ["/chk-1/a1"]
+
+
+def test_job_that_is_stopped_with_a_savepoint_takes_no_more_checkpoints_and_finishes() -> None:
+    tasks = running()
+    actions = tasks.take(synchronous_savepoint(is_drain=True))
+    assert one(actions, SnapshotFinished).path == "/chk-1/_metadata"
+    assert {type(o) for o, _ in tasks.orders(actions)} == {CheckpointCompleted}
+    assert only(tasks.tick(), PrepareCheckpoint) == []
+    actions = tasks.finish("a1 a2 b1 b2")
+    assert one(actions, JobEnded).result.status is JobStatus.FINISHED
+    assert only(tasks.log, DiscardCheckpoint) == []
+
+
+def test_job_that_stops_with_a_savepoint_that_fails_is_restarted() -> None:
+    """CP-20"""
+    tasks = running()
+    tasks.trigger(synchronous_savepoint(is_drain=False))
+    tasks.decline(1, "b1")
+    assert tasks.status is JobStatus.RESTARTING
+    tasks.restart()
+    tasks.report(list(tasks.tasks), ExecutionState.RUNNING)
+    assert only(tasks.tick(), PrepareCheckpoint) != []
+
+
+# --- periodic -------------------------------------------------------------------------------------
+
+
+def test_periodic_checkpoints_pause_while_the_job_does_not_run() -> None:
+    """CP-11"""
+    tasks = two_pipelines()
+    old = only(tasks.log, StartCheckpointTimer)[-1]
+    tasks.fail("b2")
+    assert tasks.told(t.CheckpointTimerOver(old.key)) == []
+    tasks.restart()
+    assert only(tasks.log, StartCheckpointTimer)[-1] != old
+    tasks.report(list(tasks.tasks), ExecutionState.RUNNING)
+    assert only(tasks.tick(), PrepareCheckpoint) != []
+
+
+def test_job_without_an_interval_takes_them_on_request_only() -> None:
+    tasks = running(checkpoints=CheckpointConfiguration())
+    assert only(tasks.log, StartCheckpointTimer) == []
+    tasks.take()
+    assert tasks.scheduler.checkpoints_overview(0.0).completed == 1  # type: ignore[union-attr]
+
+
+# --- what tasks are told with their deployment ----------------------------------------------------
+
+
+@pytest.mark.parametrize("is_exactly_once", [True, False])
+def test_tasks_know_how_often_records_count_and_which_state_is_small(
+    *, is_exactly_once: bool
+) -> None:
+    checkpoints = replace(EVERY_MINUTE, is_exactly_once=is_exactly_once)
+    graph = checkpointed_graph(checkpoints=checkpoints)
+    key = "execution.checkpointing.data-inline-threshold"
+    tasks = CheckpointedJob(replace(graph, configuration={key: "5b"}))
+    tasks.run()
+    (part,) = (
+        part
+        for part in only(tasks.log, DeployTasks)[0].deployments.parts
+        if isinstance(part.content, JobInformation)
+    )
+    assert isinstance(part.content, JobInformation)
+    assert part.content.is_exactly_once is is_exactly_once
+    assert part.content.inline_threshold == 5
