@@ -71,6 +71,7 @@ class TaskExecution:
         job_id = deployments.job_id
         self._refuse_past_leader(job_id, job_master_id)
         self._parts.add(deployments)
+        self._parts.job(deployments)  # refuses all before any is taken
         found = [self._resolve(deployments.graph_id, task) for task in deployments.tasks]
         refused = []
         accepted: dict[TasksOfKind, list[AcceptedTask]] = {}

@@ -166,7 +166,7 @@ async def test_what_was_sent_once_need_not_be_sent_again_and_what_never_was_is_m
     bench = Bench(tmp_path)
     executor, master = await start(bench)
     states = States(master)
-    with pytest.raises(TaskError, match=r"part 1 of execution graph .* is not here"):
+    with pytest.raises(TaskError, match=r"part 0 of execution graph .* is not here"):
         await executor.submit_tasks(deployments(vertex(waits), A, with_parts=False), MASTER, None)
     await executor.submit_tasks(deployments(vertex(waits), A), MASTER, None)
     await states.until(ExecutionState.RUNNING)
@@ -190,6 +190,19 @@ async def test_a_message_for_one_of_whose_tasks_something_is_missing_begins_none
     assert bench.endpoint._task_table.of_job(JOB) == ()
     assert await executor.submit_tasks(both, MASTER, None) == ()
     assert len(bench.endpoint._task_table.of_job(JOB)) == 2
+
+
+@on_virtual_time
+async def test_a_message_that_lacks_what_all_tasks_of_the_job_have_in_common_begins_none(
+    tmp_path: Path,
+) -> None:
+    """An earlier one was lost with that.  Tasks that never began had no end either."""
+    bench = Bench(tmp_path)
+    executor, _ = await start(bench)
+    whole = deployments(vertex(waits), A)
+    with pytest.raises(TaskError, match=r"part 0 of execution graph .* is not here"):
+        await executor.submit_tasks(replace(whole, parts=whole.parts[1:]), MASTER, None)
+    assert bench.endpoint._task_table.of_job(JOB) == ()
 
 
 @on_virtual_time
@@ -225,7 +238,7 @@ async def test_parts_of_a_job_masters_graph_are_not_taken_for_those_of_its_succe
     await states.until(ExecutionState.RUNNING)
 
     theirs = deployments(vertex(finishes), B, with_parts=False)
-    with pytest.raises(TaskError, match=r"part 1 of execution graph .* is not here"):
+    with pytest.raises(TaskError, match=r"part 0 of execution graph .* is not here"):
         await executor.submit_tasks(replace(theirs, graph_id=NEXT_GRAPH), MASTER, None)
 
 
