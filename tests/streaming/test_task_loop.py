@@ -9,7 +9,7 @@ import pytest
 from flinkray.streaming.channels import InputGate, MemoryChannel
 from flinkray.streaming.network import Signal
 from flinkray.streaming.operators.basic import FlatMapOperator, MapOperator
-from flinkray.streaming.operators.operator import OperatorContext, Output
+from flinkray.streaming.operators.operator import OperatorContext, Output, StreamOperator
 from flinkray.streaming.records.elements import END_OF_INPUT, Barrier, Block, Columns
 from flinkray.streaming.records.in_flight import Settled
 from flinkray.streaming.task.task import StreamTask, StreamTaskInput
@@ -43,6 +43,55 @@ def test_the_time_of_a_task_that_has_ended_does_not_go_on() -> None:
     elapsed = loop.elapsed()
     assert elapsed > 0.0
     assert loop.elapsed() == elapsed
+
+
+class Committing(StreamOperator):
+    """Has something to commit until a checkpoint is complete."""
+
+    awaits_checkpoint = True
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        self.awaits_checkpoint = False
+
+
+class CountedSignal(Signal):
+    """Whoever waits for it learns that a checkpoint is complete."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float] = []
+        self.task: StreamTask
+
+    def wait(self, timeout: float = -1) -> bool:
+        self.waits.append(timeout)
+        self.task.mailbox.put(lambda: self.task.notify_checkpoint_complete(1))
+        return True
+
+
+def test_a_task_that_waits_for_its_last_checkpoint_looks_at_no_clock() -> None:
+    """A timer that is due and never fires would keep the processor busy."""
+    signal = CountedSignal()
+    service = ProcessingTimeService(WaitingSystemClock())
+    operator = Committing()
+    operator.setup(OperatorContext("commits", service, service.clock), Output([]))
+    channel = MemoryChannel()
+    channel.put(END_OF_INPUT)
+    signal.task = StreamTask(
+        "t",
+        [("commits", operator)],
+        InputGate([channel]),
+        [StreamTaskInput(operator, 1)],
+        [(0, 0)],
+        [],
+        service,
+    )
+    signal.task.open()
+    loop = TaskLoop(signal.task, signal, service.clock, lambda: None)
+    while not signal.task.has_ended:
+        signal.task.step()
+    service.schedule(service.now() - 1, lambda _: None)
+    loop.run()
+    assert signal.waits == [-1]
 
 
 class Narrow:

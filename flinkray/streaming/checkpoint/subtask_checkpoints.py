@@ -196,6 +196,8 @@ class SubtaskCheckpoints:
         been lost, or be late."""
         self.notify_complete(barrier.latest_completed)
         self._latest = barrier.checkpoint_id
+        for _, operator in self._operators:
+            operator.prepare_snapshot_pre_barrier(barrier)
         in_flight = _InFlight(barrier, self._responder, len(self._outputs) + barrier.unaligned + 1)
         self._in_flight = {
             checkpoint_id: of_other

@@ -54,6 +54,8 @@ class LocalJob:
         clock: processing time; a manual clock makes the run deterministic.
         seed: decides where rebalancing begins and what shuffling does.
         restore: a checkpoint to go on from.
+        final_checkpoints: take a checkpoint whenever tasks cannot end without one and nothing else
+            is to be done; else somebody triggers it.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class LocalJob:
         seed: int = 0,
         restore: Checkpoint | None = None,
         attempt: int = 0,
+        final_checkpoints: bool = True,
     ) -> None:
         if not graph.nodes:
             raise StreamError("the program has no operators: there is nothing to execute")
@@ -83,6 +86,9 @@ class LocalJob:
         self._channels: dict[tuple[int, int, int], MemoryChannel] = {}
         self._requests = TaskMailbox()
         self._checkpoints: dict[int, PendingLocalCheckpoint] = {}
+        self._restored_from = 0 if restore is None else restore.checkpoint_id
+        self._latest_checkpoint = self._restored_from
+        self._takes_final_checkpoints = final_checkpoints
         self._cancelled = False
         self._woken = threading.Event()
         self._closed = False
@@ -154,6 +160,7 @@ class LocalJob:
             time_service,
             responder,
             builder.turn,
+            restored_from=self._restored_from,
         )
         responder.task = task
         return task
@@ -229,7 +236,14 @@ class LocalJob:
             for source in self._sources:
                 if not self._is_dividing(source) and self._guarded(source, source.serve):
                     progressed = True
-        return progressed
+        return progressed or self._begins_final_checkpoint()
+
+    def _begins_final_checkpoint(self) -> bool:
+        waiting = any(task.has_ended and not task.finished for task in self.tasks)
+        if not waiting or self._checkpoints or not self._takes_final_checkpoints:
+            return False
+        self.trigger_checkpoint(self._latest_checkpoint + 1, lambda _: None, lambda _: None)
+        return True
 
     def _is_dividing(self, source: LocalSource) -> bool:
         """Whether its enumerator is in a checkpoint already that has not come to all its readers:
@@ -281,7 +295,7 @@ class LocalJob:
         waits = [
             deadline / 1000 - now
             for task in self.tasks
-            if not task.finished
+            if not task.has_ended
             and not task.turn.is_waiting
             and (deadline := task.time_service.next_deadline()) is not None
         ]
@@ -341,6 +355,7 @@ class LocalJob:
             pending.decline(self._why_it_ended())
             return
         self._checkpoints[pending.checkpoint_id] = pending
+        self._latest_checkpoint = max(self._latest_checkpoint, pending.checkpoint_id)
         enumerators = {
             source.operator_id: source.snapshot(pending.checkpoint_id) for source in self._sources
         }

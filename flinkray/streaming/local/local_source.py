@@ -74,7 +74,7 @@ class LocalSource:
 
     def wake_up_times(self) -> Iterator[float | None]:
         """When readers and enumerator have something to do; None: nobody knows."""
-        waiting = [task for task in self.tasks if not task.finished]
+        waiting = [task for task in self.tasks if not task.has_ended]
         for task in waiting:
             assert isinstance(task.head, SourceOperator)
             if not task.head.paused and not task.turn.is_waiting:  # it is woken otherwise

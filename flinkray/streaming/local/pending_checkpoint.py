@@ -19,6 +19,7 @@ ChannelID = tuple[int, int, int]
 class Checkpoint:
     """A point in time of a whole job."""
 
+    checkpoint_id: int
     operators: Mapping[tuple[str, int], OperatorState]
     """(Operator id, subtask) -> state."""
     coordinators: Mapping[str, Any]
@@ -95,7 +96,9 @@ class PendingLocalCheckpoint:
         return not self._awaited
 
     def complete(self) -> None:
-        self._on_complete(Checkpoint(self._acknowledged, self._enumerators, self._in_flight))
+        self._on_complete(
+            Checkpoint(self.checkpoint_id, self._acknowledged, self._enumerators, self._in_flight)
+        )
 
     def decline(self, reason: str) -> None:
         self._on_declined(f"checkpoint {self.checkpoint_id} was declined: {reason}")

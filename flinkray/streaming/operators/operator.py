@@ -27,7 +27,7 @@ from flinkray.streaming.errors import Reading, text_of
 from flinkray.streaming.functions.metrics import MetricGroup
 from flinkray.streaming.functions.output_tag import OutputTag
 from flinkray.streaming.functions.runtime_context import RuntimeContext
-from flinkray.streaming.records.elements import Block, Columns
+from flinkray.streaming.records.elements import Barrier, Block, Columns
 from flinkray.streaming.time.time_service import ProcessingTimeService
 from flinkray.streaming.time.turn import Portion, Turn
 from flinkray.streaming.time.watermark_alignment import TaskAlignment
@@ -114,6 +114,9 @@ class OperatorContext:
     parallelism: int = 1
     max_parallelism: int = 128
     attempt_number: int = 0
+    restored_checkpoint_id: int = 0
+    """Of the checkpoint that the task goes on from, also where the operator has no state in it; 0:
+    it begins anew."""
     auto_watermark_interval: int = 200
     keyed: bool = False
     seed: int = 0
@@ -275,6 +278,10 @@ class StreamOperator:
     def process_status(self, idle: bool) -> None:
         self.output.emit_status(idle)
 
+    def prepare_snapshot_pre_barrier(self, barrier: Barrier) -> None:
+        """A checkpoint is about to be taken: what is put out now goes ahead of its barrier.  After
+        those in front of it in the task, and before any state is captured."""
+
     def capture(self, checkpoint_id: int, since: int | None = None) -> OperatorStateCapture:
         """The state at this moment, to be written later; called between two batches.
 
@@ -301,6 +308,12 @@ class StreamOperator:
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """The checkpoint is complete everywhere; ids come in increasing order."""
+
+    @property
+    def awaits_checkpoint(self) -> bool:
+        """Whether its task cannot end yet, though it is finished: what it has is to be committed
+        with a checkpoint."""
+        return False
 
     def describe_record(self, block: Block, place: int) -> str:
         """For error messages."""

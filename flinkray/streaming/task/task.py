@@ -119,6 +119,10 @@ class StreamTask:
             else BarrierTracker(gate, self, channels)
         )
         self.head = self.operators[0][1]
+        self._restored_from = restored_from
+        self.has_ended = False
+        """Its input has, and its operators are finished.  Until what they have is committed, the
+        task takes part in checkpoints and does nothing else."""
         self.finished = False
         self._opened: list[StreamOperator] = []
 
@@ -129,6 +133,7 @@ class StreamTask:
         operator puts out finds the next one ready."""
         keep_freed_memory()
         for operator_id, operator in reversed(self.operators):
+            operator.context.restored_checkpoint_id = self._restored_from
             if states and operator_id in states:
                 operator.restore(states[operator_id])
             self._opened.append(operator)
@@ -148,6 +153,9 @@ class StreamTask:
         if self.finished:
             return False
         progressed = self.mailbox.run_pending()
+        if self.has_ended:
+            self._leave_when_committed()
+            return progressed
         if self._stopping_with is not None:
             return progressed
         if self.time_service.fire_due():
@@ -250,7 +258,13 @@ class StreamTask:
 
     def _end(self) -> None:
         self._finish_operators()
-        self._leave()
+        self.has_ended = True
+        self.flush()
+        self._leave_when_committed()
+
+    def _leave_when_committed(self) -> None:
+        if not self.finished and not any(o.awaits_checkpoint for _, o in self.operators):
+            self._leave()
 
     def _finish_operators(self) -> None:
         for _, operator in self.operators:
@@ -260,7 +274,7 @@ class StreamTask:
         self.mailbox.quiesce()
         for writer in self._writers:
             writer.end_of_input()
-        self.finished = True
+        self.has_ended = self.finished = True
 
     # --- checkpoints --------------------------------------------------------------------------
 
@@ -268,7 +282,9 @@ class StreamTask:
         """For sources: a checkpoint begins here, or where the batch that was read last ends.  For
         tasks that no barrier comes to, since all that they read from have ended: it begins where
         their input ends.  Called through the mailbox."""
-        if self.gate.channels or (isinstance(self.head, SourceOperator) and self.head.has_rest):
+        if self.has_ended:
+            self.perform_checkpoint(barrier, is_last=True)
+        elif self.gate.channels or (isinstance(self.head, SourceOperator) and self.head.has_rest):
             self._triggered.append(barrier)
         else:
             self.perform_checkpoint(barrier)
@@ -278,7 +294,7 @@ class StreamTask:
         it."""
         if not self.checkpoints.awaits(barrier.checkpoint_id):
             return
-        if barrier.drains:
+        if barrier.drains and not self.has_ended:
             self._finish_operators()
         self.checkpoints.perform_checkpoint(barrier)
         if barrier.unaligned and (is_last or not self._channel_inputs):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -43,6 +44,16 @@ class Remembering(StreamOperator):
 
     def __init__(self) -> None:
         self.told: list[Any] = []
+        self.ahead: list[Any] = []
+        self.commits_with: int | None = None
+
+    def prepare_snapshot_pre_barrier(self, barrier: Barrier) -> None:
+        if self.ahead:
+            self.output.emit(Block([*self.ahead, barrier.checkpoint_id]))
+
+    @property
+    def awaits_checkpoint(self) -> bool:
+        return self.commits_with is not None and self.commits_with not in self.told
 
     def process_block(self, block: Block) -> None:
         self.operator_state.list_state(SEEN).add_all(list(block.values))
@@ -87,7 +98,7 @@ class Running(CheckpointResponder):
         service = ProcessingTimeService(ManualClock())
         self.channels = [MemoryChannel() for _ in range(channels)]
         self.out = MemoryChannel()
-        writer = RecordWriter([self.out], ForwardPartitioner())
+        self.writer = writer = RecordWriter([self.out], ForwardPartitioner())
         self.operator = Remembering()
         self.operator.setup(OperatorContext("op", service, service.clock), Output([writer]))
         self.reports: list[Any] = []
@@ -389,7 +400,7 @@ def test_nothing_is_processed_after_a_savepoint_that_the_job_ends_with() -> None
     running.task.notify_checkpoint_complete(3)
     assert running.run() == []
     assert not running.task.finished
-    running.task.notify_checkpoint_complete(4)
+    running.task.mailbox.put(partial(running.task.notify_checkpoint_complete, 4))
     assert running.run() == [END_OF_INPUT]
     assert running.task.finished
     assert running.operator.told == [3, 4]
@@ -414,3 +425,68 @@ def test_an_aborted_savepoint_fails_a_task_that_was_to_end_with_it() -> None:
     running.task.notify_checkpoint_aborted(3, 0)
     with pytest.raises(StreamError, match="savepoint 4 was aborted"):
         running.task.notify_checkpoint_aborted(4, 0)
+
+
+# --- what goes ahead of barriers, and is committed with checkpoints -------------------------------
+
+
+def test_what_an_operator_puts_out_for_a_checkpoint_goes_ahead_of_its_barrier() -> None:
+    running = Running()
+    running.operator.ahead = ["a"]
+    running.put(0, Block([1]), Barrier(3, 0), Block([2]))
+    assert running.run() == [1, "a", 3, Barrier(3, 0), 2]
+
+
+def test_operators_know_the_checkpoint_that_they_go_on_from() -> None:
+    assert Running(restored_from=7).operator.context.restored_checkpoint_id == 7
+
+
+@pytest.mark.parametrize("unaligned", [False, True])
+def test_a_task_does_not_end_before_a_checkpoint_that_its_operators_commit_with(
+    unaligned: bool,
+) -> None:
+    """It takes part in checkpoints that begin after its input has ended, and does nothing else."""
+    running = Running()
+    running.operator.commits_with = 2
+    fired: list[int] = []
+    running.task.time_service.schedule(0, fired.append)
+    running.task.step()
+    running.put(0, Block([1]), END_OF_INPUT)
+    assert running.run() == [1]
+    assert fired == [0]
+    running.task.time_service.schedule(0, fired.append)
+    for checkpoint_id in (1, 2):
+        barrier = Barrier(checkpoint_id, 0, unaligned=unaligned)
+        running.task.mailbox.put(partial(running.task.trigger_checkpoint, barrier))
+        assert running.run() == [barrier]
+        assert not running.task.finished
+        assert running.seen(checkpoint_id) == [1]
+        running.task.mailbox.put(partial(running.task.notify_checkpoint_complete, checkpoint_id))
+    assert running.run() == [END_OF_INPUT]
+    assert running.task.finished
+    assert (running.operator.told, fired) == (["finish", 1, 2], [0])
+    captured = [f"captured {n}" for n in (1, 2)]
+    completed = [f"in flight completed {n}" for n in (1, 2)] if unaligned else []
+    assert sorted(running.reports) == captured + completed
+
+
+def test_results_of_a_task_that_waits_for_a_checkpoint_are_sent() -> None:
+    running = Running()
+    running.operator.commits_with = 1
+    sent: list[None] = []
+    running.writer.flush_when_idle = lambda: sent.append(None)  # type: ignore[method-assign]
+    running.put(0, Block([1]), END_OF_INPUT)
+    running.task.step()
+    running.task.step()
+    assert sent
+
+
+def test_a_savepoint_that_drains_finishes_nothing_again() -> None:
+    running = Running()
+    running.operator.commits_with = 1
+    running.put(0, END_OF_INPUT)
+    running.run()
+    running.task.trigger_checkpoint(Barrier(1, 0, savepoint=True, stops=True, drains=True))
+    running.task.notify_checkpoint_complete(1)
+    assert running.operator.told == ["finish", 1]
+    assert running.task.finished
