@@ -77,9 +77,8 @@ class SourceHost:
             if now is None or self._parallelism != reader.parallelism:
                 if now is not None:
                     now.close()
-                now = self._hosted = SourceCoordinator(
-                    source, reader.parallelism, self._clock, cloudpickle.dumps
-                )
+                now = self._hosted = SourceCoordinator(self._clock, cloudpickle.dumps)
+                now.start(source, reader.parallelism)
                 self._parallelism = reader.parallelism
             now.heard(reader.subtask_index, reader.attempt_number, reader.requests)
 

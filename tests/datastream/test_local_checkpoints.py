@@ -8,11 +8,19 @@ from typing import Any
 
 import pytest
 
+from flinkray.core.clock import Clock
 from flinkray.datastream import StreamExecutionEnvironment
 from flinkray.streaming.functions.functions import ProcessFunction
 from flinkray.streaming.local.local_job import LocalJob
 from flinkray.streaming.local.pending_checkpoint import Checkpoint
 from flinkray.streaming.sinks.simple import CallbackSink
+from flinkray.streaming.sources.collection import NumberSequenceSource, Slice
+from flinkray.streaming.sources.source import (
+    EnumeratorContext,
+    FixedSplitsEnumerator,
+    Source,
+    SplitEnumerator,
+)
 from flinkray.testing.manual_clock import ManualClock
 
 COPIES = 2_000
@@ -68,7 +76,7 @@ def test_checkpoint_is_complete_whichever_tasks_have_ended_before_it() -> None:
 
 
 def unexpected(checkpoint: Checkpoint) -> None:
-    pytest.fail("the job had ended")
+    pytest.fail("a checkpoint that must not be taken")
 
 
 def test_checkpoint_of_a_job_that_has_ended_is_declined() -> None:
@@ -129,3 +137,39 @@ def test_state_counts_every_record_once_whenever_the_checkpoint_was_triggered(
         counting_job(final, done[0]).run()
         assert final == dict.fromkeys(range(1, 9), COPIES), f"after {steps} steps"
     assert (in_flight > 0) == unaligned
+
+
+class Unwilling(FixedSplitsEnumerator[Any]):
+    """Says no to its first checkpoint."""
+
+    def snapshot_state(self, checkpoint_id: int) -> Any:
+        if checkpoint_id == 1:
+            raise ValueError("not now")
+        return super().snapshot_state(checkpoint_id)
+
+
+class UnwillingSource(NumberSequenceSource):
+    def create_enumerator(
+        self, context: EnumeratorContext[Any], clock: Clock
+    ) -> SplitEnumerator[Any]:
+        return Unwilling(context, [Slice(place, place + 10) for place in range(0, 50, 10)])
+
+
+def test_an_enumerator_that_fails_declines_its_checkpoint_and_the_job_goes_on() -> None:
+    taken: list[int] = []
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
+    willing = env.from_sequence(51, 60)
+    unwilling: Source[Any] = UnwillingSource(1, 50)
+    numbers = willing.union(env.from_source(unwilling, None, "unwilling"))
+    numbers.sink_to(CallbackSink(taken.append))
+    job = LocalJob(env.get_stream_graph(), ManualClock())
+    declined: list[str] = []
+    done: list[Checkpoint] = []
+    job.trigger_checkpoint(1, unexpected, declined.append)
+    job.trigger_checkpoint(2, done.append, pytest.fail)
+    job.run()
+    assert len(done) == 1
+    assert "checkpoint 1 was declined: " in declined[0]
+    assert "ValueError: not now" in declined[0]
+    assert "enumerator of" in declined[0]
+    assert sorted(taken) == [*range(1, 61)]

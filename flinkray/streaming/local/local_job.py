@@ -37,6 +37,7 @@ from flinkray.streaming.program.chain_plan import ChainPlan, PlannedResult, edge
 from flinkray.streaming.program.graph import Chain, StreamGraph
 from flinkray.streaming.records.elements import Barrier, Element
 from flinkray.streaming.records.in_flight import InFlight
+from flinkray.streaming.sources.enumerator_state import EnumeratorState
 from flinkray.streaming.task.task import StreamTask, StreamTaskInput
 from flinkray.streaming.task.task_mailbox import MailboxClosedError, TaskMailbox
 from flinkray.streaming.time.time_service import ProcessingTimeService
@@ -354,11 +355,17 @@ class LocalJob:
         if self.finished:
             pending.decline(self._why_it_ended())
             return
-        self._checkpoints[pending.checkpoint_id] = pending
-        self._latest_checkpoint = max(self._latest_checkpoint, pending.checkpoint_id)
-        enumerators = {
-            source.operator_id: source.snapshot(pending.checkpoint_id) for source in self._sources
-        }
+        checkpoint_id = pending.checkpoint_id
+        self._checkpoints[checkpoint_id] = pending
+        self._latest_checkpoint = max(self._latest_checkpoint, checkpoint_id)
+        enumerators: dict[str, EnumeratorState | None] = {}
+        try:
+            for source in self._sources:
+                snapshot = partial(source.snapshot, checkpoint_id)
+                enumerators[source.operator_id] = self._guarded(source, snapshot)
+        except OperatorError as error:
+            self.decline_checkpoint(checkpoint_id, str(error))
+            return
         pending.begin(int(self.clock.time() * 1000), self.tasks, enumerators)
 
     def pending_checkpoint(self, checkpoint_id: int) -> PendingLocalCheckpoint | None:
@@ -382,6 +389,8 @@ class LocalJob:
         """A task takes no part in it."""
         pending = self._checkpoints.pop(checkpoint_id, None)
         if pending is not None:
+            for source in self._sources:
+                source.checkpoint_aborted(checkpoint_id)
             pending.decline(reason)
 
     def _has_ended(self, task: StreamTask) -> None:
@@ -392,6 +401,9 @@ class LocalJob:
     def _complete_if_all_took_part(self, pending: PendingLocalCheckpoint) -> None:
         if pending.is_complete:
             del self._checkpoints[pending.checkpoint_id]
+            for source in self._sources:
+                completed = partial(source.checkpoint_completed, pending.checkpoint_id)
+                self._guarded(source, completed)
             for task in self.tasks:
                 if not task.finished:
                     task.mailbox.put(

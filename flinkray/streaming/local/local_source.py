@@ -9,6 +9,7 @@ from typing import Any
 from flinkray.core.clock import Clock
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.sources.coordinator import NO_MORE_SPLITS, SourceCoordinator
+from flinkray.streaming.sources.enumerator_state import EnumeratorState
 from flinkray.streaming.sources.source import Source
 from flinkray.streaming.task.task import StreamTask
 
@@ -27,28 +28,42 @@ class LocalSource:
         self._requests = [0] * len(self.tasks)
         self._told = [0] * len(self.tasks)
         """How many events each reader was told."""
+        self._checkpoint_id = 0
+        """The latest; readers are told no more until they have taken their snapshots for it."""
 
-    def start(self, checkpoint: Any = None) -> None:
+    def start(self, state: EnumeratorState | None = None) -> None:
         """Begin, or go on from what :meth:`snapshot` gave."""
-        self._coordinator = SourceCoordinator(
-            self._source, len(self.tasks), self._clock, checkpoint=checkpoint
-        )
+        self._coordinator = SourceCoordinator(self._clock, state=state)
+        self._coordinator.start(self._source, len(self.tasks))
 
-    def snapshot(self, checkpoint_id: int) -> Any:
+    def snapshot(self, checkpoint_id: int) -> EnumeratorState | None:
         """Taken before any reader's; readers know what they were assigned before it."""
         state = self._coordinator.snapshot(checkpoint_id)
         self._tell()
+        self._checkpoint_id = checkpoint_id
         return state
 
+    def checkpoint_completed(self, checkpoint_id: int) -> None:
+        self._coordinator.checkpoint_completed(checkpoint_id)
+
+    def checkpoint_aborted(self, checkpoint_id: int) -> None:
+        self._coordinator.checkpoint_aborted(checkpoint_id)
+
     def serve(self) -> bool:
-        """Pass on what readers asked for, and look for new splits when it is time.  Whether a
-        reader was told anything."""
+        """Pass on what readers asked for, and look for new splits when it is time; not while a
+        checkpoint has not come to all readers.  Whether a reader was told anything."""
         for subtask in range(len(self.tasks)):
             context = self._operator(subtask).reader_context
             if context.split_requested:
                 context.split_requested = False
                 self._requests[subtask] += 1
-            self._coordinator.heard(subtask, 0, self._requests[subtask])
+            self._coordinator.heard(
+                subtask,
+                0,
+                self._requests[subtask],
+                position=self._told[subtask],
+                checkpoint_id=self._checkpoint_id,
+            )
         discovery = self._coordinator.next_discovery_time()
         if discovery is not None and discovery <= self._clock.time():
             self._coordinator.discover()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from flinkray.streaming.operators.operator import OperatorState
 from flinkray.streaming.records.elements import Barrier, Element
+from flinkray.streaming.sources.enumerator_state import EnumeratorState
 from flinkray.streaming.task.task import StreamTask
 
 ChannelID = tuple[int, int, int]
@@ -22,7 +22,7 @@ class Checkpoint:
     checkpoint_id: int
     operators: Mapping[tuple[str, int], OperatorState]
     """(Operator id, subtask) -> state."""
-    coordinators: Mapping[str, Any]
+    coordinators: Mapping[str, EnumeratorState | None]
     """Operator id -> state of its source's enumerator."""
     in_flight: Mapping[ChannelID, Sequence[Element]] = field(default_factory=dict)
     """What the barriers of an unaligned checkpoint have overtaken."""
@@ -57,7 +57,10 @@ class PendingLocalCheckpoint:
         self._in_flight: dict[ChannelID, list[Element]] = {}
 
     def begin(
-        self, timestamp: int, tasks: Sequence[StreamTask], enumerators: Mapping[str, Any]
+        self,
+        timestamp: int,
+        tasks: Sequence[StreamTask],
+        enumerators: Mapping[str, EnumeratorState | None],
     ) -> None:
         """Of a job that has not ended."""
         self._barrier = Barrier(self.checkpoint_id, timestamp, unaligned=self._unaligned)

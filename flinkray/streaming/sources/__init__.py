@@ -3,6 +3,7 @@
 __all__ = [
     "collection",
     "coordinator",
+    "enumerator_state",
     "files",
     "generated",
     "reader",

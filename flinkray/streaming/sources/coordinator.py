@@ -2,15 +2,27 @@
 
 Readers and coordinator talk by messages, which may be lost or repeated; readers come and go as
 attempts of their tasks.
+
+A checkpoint *cuts* what readers are told: :meth:`SourceCoordinator.snapshot` is before all of their
+snapshots.  What was assigned before the cut belongs to readers, which are told of it before they
+take theirs.  What is assigned after it belongs to the enumerator, and is held back until the reader
+has taken its snapshot.  So each split is in one of the two, whichever checkpoint is restored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any, Final
 
 from flinkray.core.clock import Clock
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.sources.enumerator_state import (
+    EnumeratorState,
+    read_enumerator_state,
+    write_enumerator_state,
+)
 from flinkray.streaming.sources.source import EnumeratorContext, Source, SplitEnumerator
 
 
@@ -27,45 +39,119 @@ END_OF_SPLITS: Final = b""
 
 @dataclass
 class _Reader:
+    """What one attempt of a subtask is told, event by event, from 0 on."""
+
+    restored_from: int
+    """The checkpoint that it goes on from, and since when a later one is complete, that one."""
     attempt: int | None = None
-    """None: it has not been heard of, but was given something already."""
+    """None: none has been heard of, but something may have been assigned to the first already."""
+    is_added: bool = False
+    """Whether the enumerator knows of this attempt."""
     requests: int = 0
     """Of which the enumerator knows."""
+    checkpoint_id: int = 0
+    """The latest that it has taken its snapshot for."""
     events: list[Any] = field(default_factory=list)
-    """All that this attempt was ever told."""
-    assigned: list[Any] = field(default_factory=list)
-    """The splits among that; they go back when the attempt fails."""
+    """Those that it may have to be told again."""
+    confirmed: int = 0
+    """How many events it has: those before the others."""
+    assigned: list[tuple[int, Any]] = field(default_factory=list)
+    """Splits, with the numbers of their events, that go back if it goes back to *restored_from*."""
+    cuts: dict[int, int] = field(default_factory=dict)
+    """By checkpoint: how many events belong before it."""
+
+    @property
+    def end(self) -> int:
+        return self.confirmed + len(self.events)
+
+    def said(self, position: int, checkpoint_id: int) -> None:
+        self.checkpoint_id = max(self.checkpoint_id, checkpoint_id)
+        if position > self.confirmed:
+            del self.events[: position - self.confirmed]
+            self.confirmed = position
+
+    def between(self, position: int, end: int) -> tuple[Any, ...]:
+        return tuple(self.events[position - self.confirmed : end - self.confirmed])
+
+    @property
+    def limit(self) -> int:
+        """How many events it may be told of at present."""
+        pending = (cut for id_, cut in self.cuts.items() if id_ > self.checkpoint_id)
+        return min(pending, default=self.end)
+
+    def completed(self, checkpoint_id: int) -> None:
+        """Nobody goes back to an earlier one any more."""
+        cut = self.cuts.get(checkpoint_id)
+        if cut is not None:
+            self.restored_from = checkpoint_id
+            self.assigned = [(number, split) for number, split in self.assigned if number >= cut]
+        self.cuts = {id_: cut for id_, cut in self.cuts.items() if id_ > checkpoint_id}
+
+    def assigned_after(self, checkpoint_id: int) -> list[Any]:
+        cut = 0 if checkpoint_id == self.restored_from else self.cuts.get(checkpoint_id)
+        if cut is None:
+            raise StreamError(
+                f"checkpoint {checkpoint_id} is none that a reader can be reset to: there are "
+                f"{sorted({self.restored_from, *self.cuts})}"
+            )
+        return [split for number, split in self.assigned if number >= cut]
 
 
 class SourceCoordinator(EnumeratorContext[Any]):
-    """Calls come one at a time: the enumerator is user code and may take its time.
+    """Begins with :meth:`start`; what comes before changes no more than what is known of
+    checkpoints.
+
+    The enumerator is user code, which may take its time: calls come one at a time.  Only
+    :meth:`events` and :meth:`events_before`, which call none of it, may come at any time and from
+    any thread.
 
     A reader is known by its subtask and attempt.  With a later attempt, what the earlier one was
-    given goes back to the enumerator: what that had read is read again.
+    given after the checkpoint that the later one goes on from is given back to the enumerator.
 
     Args:
         encode: what a split becomes on its way to a reader.
-        checkpoint: what :meth:`snapshot` gave, to go on from; readers bring their own splits.
+        state: of the enumerator, to go on from; readers bring their own splits.
+        checkpoint_id: that of the state; 0: it begins anew.
     """
 
     def __init__(
         self,
-        source: Source[Any],
-        parallelism: int,
         clock: Clock,
         encode: Callable[[Any], Any] = lambda split: split,
-        checkpoint: tuple[Any] | None = None,
+        state: EnumeratorState | None = None,
+        checkpoint_id: int = 0,
     ) -> None:
-        self._parallelism = parallelism
         self._clock = clock
         self._encode = encode
+        self._state = state
+        self._restored_from = checkpoint_id
+        self._parallelism = 0
+        self._enumerator: SplitEnumerator[Any] | None = None
         self._readers: dict[int, _Reader] = {}
-        self._enumerator: SplitEnumerator[Any] = (
-            source.create_enumerator(self, clock)
-            if checkpoint is None
-            else source.restore_enumerator(self, clock, *checkpoint)
+        self._cuts: list[int] = []
+        """Checkpoints that are not known to be over."""
+        self._lock = Lock()
+        """Guards what is known of readers; never held while user code runs."""
+
+    def start(self, source: Source[Any], parallelism: int) -> None:
+        """Make the enumerator.
+
+        Raises:
+            StateMigrationError: its state cannot be read any more.
+        """
+        self._parallelism = parallelism
+        self._enumerator = (
+            source.create_enumerator(self, self._clock)
+            if self._state is None
+            else source.restore_enumerator(self, self._clock, read_enumerator_state(self._state))
         )
+        self._state = None
         self._enumerator.start()
+
+    @property
+    def parallelism(self) -> int:
+        """0: it has not begun."""
+        return self._parallelism
 
     # --- for the enumerator -------------------------------------------------------------------
 
@@ -73,59 +159,165 @@ class SourceCoordinator(EnumeratorContext[Any]):
         return self._parallelism
 
     def assign_split(self, split: Any, subtask: int) -> None:
-        reader = self._reader(subtask)
-        reader.assigned.append(split)
-        reader.events.append(self._encode(split))
+        event = self._encode(split)
+        with self._lock:
+            reader = self._reader(subtask)
+            reader.assigned.append((reader.end, split))
+            reader.events.append(event)
 
     def signal_no_more_splits(self, subtask: int) -> None:
-        self._reader(subtask).events.append(NO_MORE_SPLITS)
+        with self._lock:
+            self._reader(subtask).events.append(NO_MORE_SPLITS)
 
     def _reader(self, subtask: int) -> _Reader:
-        return self._readers.setdefault(subtask, _Reader())
+        if subtask not in self._readers:
+            if not 0 <= subtask < self._parallelism:
+                raise StreamError(
+                    f"there is no reader {subtask!r}: they are 0 to {self._parallelism - 1}"
+                )
+            cuts = dict.fromkeys(self._cuts, 0)
+            self._readers[subtask] = _Reader(self._restored_from, cuts=cuts)
+        return self._readers[subtask]
 
     # --- for readers --------------------------------------------------------------------------
 
-    def heard(self, subtask: int, attempt: int, requests: int) -> None:
-        """The reader is there, and has asked for so many splits since it was opened."""
-        reader = self._reader(subtask)
-        if reader.attempt is None:
-            reader.attempt = attempt
-            self._enumerator.add_reader(subtask)
-        elif attempt < reader.attempt:
-            return  # last words of one that has been replaced
-        elif attempt > reader.attempt:
-            splits = reader.assigned
-            reader = self._readers[subtask] = _Reader(attempt)
-            if splits:
-                self._enumerator.add_splits_back(splits, subtask)
-            self._enumerator.add_reader(subtask)
+    def heard(
+        self,
+        subtask: int,
+        attempt: int,
+        requests: int,
+        position: int = 0,
+        checkpoint_id: int = 0,
+        restored_from: int = 0,
+    ) -> None:
+        """The reader is there.
+
+        Args:
+            requests: splits that it has asked for since it was opened.
+            position: events that it has.
+            checkpoint_id: the latest checkpoint that its task has taken its snapshot for.
+            restored_from: the checkpoint that this attempt goes on from; 0: it began anew.
+        """
+        with self._lock:
+            reader = self._reader(subtask)
+            if reader.attempt is None:
+                reader.attempt = attempt
+            elif attempt < reader.attempt:
+                return  # last words of one that has been replaced
+            splits = self._begin_attempt(subtask, attempt, restored_from)
+            reader = self._readers[subtask]
+            reader.said(position, checkpoint_id)
+        self._give_back(splits, subtask)
+        if not reader.is_added:
+            reader.is_added = True
+            self._started.add_reader(subtask)
         while reader.requests < requests:
             reader.requests += 1
-            self._enumerator.handle_split_request(subtask)
+            self._started.handle_split_request(subtask)
+
+    def reset_subtask(self, subtask: int, attempt: int, checkpoint_id: int) -> None:
+        """This attempt goes on from that checkpoint (0: it begins anew), and may have been heard
+        of; what its predecessors were assigned after the checkpoint goes back.  May be repeated.
+
+        Raises:
+            StreamError: it cannot go back to that checkpoint.
+        """
+        if self._enumerator is None:
+            return
+        with self._lock:
+            splits = self._begin_attempt(subtask, attempt, checkpoint_id)
+        self._give_back(splits, subtask)
+
+    def _begin_attempt(self, subtask: int, attempt: int, checkpoint_id: int) -> list[Any]:
+        """The splits that go back; none if it has begun already."""
+        reader = self._reader(subtask)
+        if reader.attempt is not None and attempt <= reader.attempt:
+            return []
+        splits = reader.assigned_after(checkpoint_id)
+        self._readers[subtask] = _Reader(checkpoint_id, attempt)
+        return splits
+
+    def _give_back(self, splits: list[Any], subtask: int) -> None:
+        if splits:
+            self._started.add_splits_back(splits, subtask)
+
+    @property
+    def _started(self) -> SplitEnumerator[Any]:
+        assert self._enumerator is not None
+        return self._enumerator
 
     def events(self, subtask: int, attempt: int, position: int) -> tuple[Any, ...] | None:
-        """What the reader was told from that position on; None: it has been replaced."""
-        reader = self._reader(subtask)
-        if reader.attempt != attempt:
-            return None
-        return tuple(reader.events[position:])
+        """What the reader is told from that position on; None: it has been replaced, or has said
+        more since."""
+        with self._lock:
+            reader = self._readers.get(subtask)
+            if reader is None or reader.attempt != attempt or position < reader.confirmed:
+                return None
+            return reader.between(position, reader.limit)
+
+    def events_before(
+        self, checkpoint_id: int, subtask: int, attempt: int, position: int
+    ) -> tuple[Any, ...] | None:
+        """What the reader has to be told, from that position on, before it takes its snapshot for
+        a checkpoint; None: the checkpoint is over or not known, or the reader has been replaced."""
+        with self._lock:
+            if self._enumerator is None:
+                return () if checkpoint_id in self._cuts else None
+            reader = self._reader(subtask)
+            if reader.attempt is None:  # it may be waiting for the enumerator
+                reader.attempt = attempt
+            cut = reader.cuts.get(checkpoint_id)
+            if cut is None or reader.attempt != attempt or position < reader.confirmed:
+                return None
+            return reader.between(position, cut)
 
     # --- time ---------------------------------------------------------------------------------
 
     def next_discovery_time(self) -> float | None:
         """When :meth:`discover` is due (the clock's seconds); None: never."""
-        return self._enumerator.next_discovery_time()
+        return None if self._enumerator is None else self._enumerator.next_discovery_time()
 
     def discover(self) -> None:
         """Look for new splits."""
-        self._enumerator.discover()
+        self._started.discover()
 
     # --- checkpoints --------------------------------------------------------------------------
 
-    def snapshot(self, checkpoint_id: int) -> tuple[Any]:
-        """A cut: the splits that were assigned before it belong to readers, which have to be told
-        of them before they take their own snapshots; those that follow belong to the enumerator."""
-        return (self._enumerator.snapshot_state(checkpoint_id),)
+    def snapshot(self, checkpoint_id: int) -> EnumeratorState | None:
+        """The cut; its id is higher than those before.  None: an enumerator begins anew from it.
+
+        Raises:
+            StateError: what ``snapshot_state`` gave cannot be stored.
+        """
+        if self._enumerator is None:
+            state = self._state
+        else:
+            state = write_enumerator_state(self._enumerator.snapshot_state(checkpoint_id))
+        with self._lock:  # not before: a split that the enumerator assigns in there is a reader's
+            self._cuts.append(checkpoint_id)
+            for reader in self._readers.values():
+                reader.cuts[checkpoint_id] = reader.end
+        return state
+
+    def checkpoint_completed(self, checkpoint_id: int) -> None:
+        """A job that fails goes on from there, or from a later one."""
+        if checkpoint_id <= self._restored_from:
+            return
+        with self._lock:
+            self._restored_from = checkpoint_id
+            self._cuts = [cut for cut in self._cuts if cut > checkpoint_id]
+            for reader in self._readers.values():
+                reader.completed(checkpoint_id)
+        if self._enumerator is not None:
+            self._enumerator.notify_checkpoint_complete(checkpoint_id)
+
+    def checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """Nobody goes on from there; it may have been aborted before its cut."""
+        with self._lock:
+            self._cuts = [cut for cut in self._cuts if cut != checkpoint_id]
+            for reader in self._readers.values():
+                reader.cuts.pop(checkpoint_id, None)
 
     def close(self) -> None:
-        self._enumerator.close()
+        if self._enumerator is not None:
+            self._enumerator.close()

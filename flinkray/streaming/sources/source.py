@@ -145,11 +145,15 @@ class SplitEnumerator(ABC, Generic[SplitT]):
 
     @abstractmethod
     def snapshot_state(self, checkpoint_id: int) -> Any:
-        """What :meth:`restore` needs; splits that were handed out are not in it."""
+        """What :meth:`restore` needs; splits that were handed out are not in it.  It is stored as
+        values of state are, and changed by nobody."""
 
     @abstractmethod
     def restore(self, checkpoint: Any) -> None:
         """Go on from a snapshot; called before :meth:`start`."""
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """The checkpoint is complete: no earlier one is restored any more."""
 
     def close(self) -> None:
         """Give resources back."""

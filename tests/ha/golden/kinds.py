@@ -80,6 +80,7 @@ from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.state.serializers import SerializerSnapshot
 from flinkray.state.value_encoding import RecordForm
+from flinkray.streaming.sources.enumerator_state import EnumeratorState
 
 JOB = JobID(b"the specimen job")
 PROFILE = ResourceProfile(1.5, 2**30, {"GPU": 0.5, "custom": 2.0})
@@ -352,6 +353,12 @@ KINDS = {
     "operator-state": Kind(
         OperatorStateHeader,
         {"header": OperatorStateHeader((StoredOperatorState("splits", SERIALIZER),))},
+        encode_record,
+        decode_record,
+    ),
+    "enumerator-state": Kind(
+        EnumeratorState,
+        {"files": EnumeratorState(SERIALIZER, b"\x93\x00\x01\x02")},
         encode_record,
         decode_record,
     ),

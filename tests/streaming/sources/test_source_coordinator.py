@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+import weakref
 from typing import Any
 
+import pytest
+
 from flinkray.core.clock import Clock
+from flinkray.core.records import decode_record, encode_record
+from flinkray.state.errors import StateError
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.sources.collection import Slice
 from flinkray.streaming.sources.coordinator import NO_MORE_SPLITS, SourceCoordinator
+from flinkray.streaming.sources.enumerator_state import EnumeratorState
 from flinkray.streaming.sources.source import (
     Boundedness,
     EnumeratorContext,
@@ -38,6 +47,9 @@ class Noting(FixedSplitsEnumerator[str]):
     def discover(self) -> None:
         self.context.assign_split("found", 1)
 
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        self.notes.append(("complete", checkpoint_id))
+
     def close(self) -> None:
         self.notes.append("closed")
 
@@ -58,8 +70,10 @@ class ThreeSplits(Source[str]):
         raise NotImplementedError
 
 
-def new(source: ThreeSplits, **options: Any) -> SourceCoordinator:
-    return SourceCoordinator(source, 2, ManualClock(), **options)
+def new(source: Source[Any], **options: Any) -> SourceCoordinator:
+    coordinator = SourceCoordinator(ManualClock(), **options)
+    coordinator.start(source, 2)
+    return coordinator
 
 
 def test_each_request_is_answered_once() -> None:
@@ -107,9 +121,199 @@ def test_a_checkpoint_has_what_was_not_assigned_before_it() -> None:
     coordinator.heard(0, 0, 1)
     state = coordinator.snapshot(1)
     coordinator.heard(0, 0, 2)
-    restored = new(ThreeSplits(), checkpoint=state)
-    restored.heard(0, 0, 3)
-    assert restored.events(0, 0, 0) == ("b", "c", NO_MORE_SPLITS)
+    restored = new(ThreeSplits(), state=state, checkpoint_id=1)
+    restored.heard(0, 1, 3, restored_from=1)
+    assert restored.events(0, 1, 0) == ("b", "c", NO_MORE_SPLITS)
+
+
+def test_a_reader_is_told_what_comes_after_a_cut_when_it_is_behind_it() -> None:
+    coordinator = new(ThreeSplits())
+    coordinator.heard(0, 0, 1)
+    coordinator.snapshot(7)
+    coordinator.heard(0, 0, 2)
+    coordinator.heard(1, 0, 1)
+    assert coordinator.events(0, 0, 0) == ("a",)
+    assert coordinator.events(1, 0, 0) == ()
+    assert coordinator.events_before(7, 0, 0, 0) == ("a",)
+    assert coordinator.events_before(7, 1, 0, 0) == ()
+    coordinator.heard(0, 0, 2, position=1, checkpoint_id=7)
+    assert coordinator.events(0, 0, 1) == ("b",)
+    coordinator.checkpoint_aborted(7)
+    assert coordinator.events(1, 0, 0) == ("c",)
+    assert coordinator.events_before(7, 1, 0, 0) is None
+
+
+def test_there_is_no_cut_for_readers_that_were_replaced_and_checkpoints_that_are_over() -> None:
+    coordinator = new(ThreeSplits())
+    coordinator.heard(0, 1, 1)
+    coordinator.snapshot(1)
+    assert coordinator.events_before(1, 0, 0, 0) is None
+    assert coordinator.events_before(2, 0, 1, 0) is None
+    coordinator.snapshot(2)
+    coordinator.checkpoint_completed(1)
+    assert coordinator.events_before(1, 0, 1, 0) is None
+    assert coordinator.events_before(2, 0, 1, 0) == ("a",)
+
+
+def test_cuts_are_known_before_there_is_an_enumerator() -> None:
+    """No reader has been heard of when the first checkpoint is taken."""
+    coordinator = SourceCoordinator(ManualClock())
+    for checkpoint_id in (1, 2):
+        assert coordinator.snapshot(checkpoint_id) is None
+    assert coordinator.events_before(1, 0, 0, 0) == ()
+    coordinator.checkpoint_completed(1)
+    assert coordinator.events_before(1, 0, 0, 0) is None
+    coordinator.start(ThreeSplits(), 2)
+    coordinator.heard(0, 0, 1)
+    assert coordinator.events(0, 0, 0) == ()
+    assert coordinator.events_before(2, 0, 0, 0) == ()
+    coordinator.reset_subtask(0, 1, 1)  # not to what it began with
+    coordinator.heard(0, 1, 3, restored_from=1)
+    assert coordinator.events(0, 1, 0) == ("b", "c", "a")
+
+
+def test_what_an_enumerator_goes_on_from_is_its_state_until_it_does() -> None:
+    coordinator = new(ThreeSplits())
+    coordinator.heard(0, 0, 1)
+    state = coordinator.snapshot(1)
+    restored = SourceCoordinator(ManualClock(), state=state, checkpoint_id=1)
+    restored.reset_subtask(0, 3, 1)  # nothing was assigned
+    assert restored.next_discovery_time() is None
+    assert restored.snapshot(2) == state
+    restored.close()
+
+
+def test_a_reset_gives_back_what_was_assigned_after_the_checkpoint_once() -> None:
+    source = ThreeSplits()
+    coordinator = new(source)
+    coordinator.heard(0, 0, 1)
+    coordinator.snapshot(1)
+    coordinator.heard(0, 0, 2)
+    coordinator.checkpoint_completed(1)
+    source.notes.clear()
+    coordinator.reset_subtask(0, 1, 1)
+    coordinator.reset_subtask(0, 1, 1)
+    coordinator.heard(0, 0, 3)  # last words
+    coordinator.heard(0, 1, 0, restored_from=1)
+    coordinator.reset_subtask(0, 1, 1)
+    coordinator.heard(0, 1, 3, restored_from=1)
+    assert source.notes == [("back", ["b"], 0), ("reader", 0)]
+    assert coordinator.events(0, 1, 0) == ("c", "b", NO_MORE_SPLITS)
+
+
+def test_a_reader_cannot_go_back_behind_a_complete_checkpoint() -> None:
+    coordinator = new(ThreeSplits())
+    coordinator.heard(0, 0, 1)
+    coordinator.snapshot(3)
+    coordinator.checkpoint_completed(3)
+    for said in (0, 2, 4):
+        with pytest.raises(StreamError, match=rf"checkpoint {said} is none .*: there are \[3\]"):
+            coordinator.reset_subtask(0, 1, said)
+    coordinator.checkpoint_completed(2)  # late
+    coordinator.reset_subtask(0, 1, 3)
+
+
+def test_enumerators_hear_once_of_each_checkpoint_that_is_complete() -> None:
+    source = ThreeSplits()
+    coordinator = new(source)
+    for checkpoint_id in (1, 2):
+        coordinator.snapshot(checkpoint_id)
+    for checkpoint_id in (2, 2, 1):
+        coordinator.checkpoint_completed(checkpoint_id)
+    assert source.notes == [("complete", 2)]
+
+
+def test_an_answer_to_what_was_said_before_is_none() -> None:
+    coordinator = new(ThreeSplits())
+    coordinator.heard(0, 0, 2)
+    coordinator.heard(0, 0, 2, position=1)
+    assert coordinator.events(0, 0, 0) is None
+    assert coordinator.events(0, 0, 1) == ("b",)
+    assert coordinator.events(1, 0, 0) is None
+
+
+class Path:
+    """A split that can be waited for."""
+
+
+class Endless(FixedSplitsEnumerator[Path]):
+    def handle_split_request(self, subtask: int) -> None:
+        self.context.assign_split(Path(), subtask)
+
+    def snapshot_state(self, checkpoint_id: int) -> Any:
+        return None
+
+
+class EndlessSource(ThreeSplits):
+    def create_enumerator(
+        self, context: EnumeratorContext[Any], clock: Clock
+    ) -> SplitEnumerator[Any]:
+        return Endless(context, [])
+
+
+def test_of_an_endless_job_only_what_the_latest_checkpoint_needs_is_kept() -> None:
+    kept: weakref.WeakSet[Path] = weakref.WeakSet()
+    encoded: weakref.WeakSet[Path] = weakref.WeakSet()
+
+    def encode(split: Path) -> Path:
+        event = Path()
+        kept.add(split)
+        encoded.add(event)
+        return event
+
+    coordinator = new(EndlessSource(), encode=encode)
+    for checkpoint_id in range(1, 20):
+        coordinator.heard(0, 0, 10 * checkpoint_id, 10 * (checkpoint_id - 1), checkpoint_id - 1)
+        coordinator.snapshot(checkpoint_id)
+        coordinator.checkpoint_completed(checkpoint_id)
+        assert len(kept) == 0
+        assert len(encoded) == 10
+    coordinator.heard(0, 0, 195, 190, 19)
+    coordinator.heard(0, 0, 195, 193, 19)
+    assert (len(kept), len(encoded)) == (5, 2)
+
+
+def test_a_split_for_a_reader_that_does_not_exist_is_refused() -> None:
+    coordinator = new(ThreeSplits())
+    for subtask in (-1, 2):
+        with pytest.raises(StreamError, match=f"there is no reader {subtask}: they are 0 to 1"):
+            coordinator.assign_split("x", subtask)
+
+
+class Saying(ThreeSplits):
+    """Its enumerator's state is what it is told."""
+
+    def __init__(self, state: Any) -> None:
+        super().__init__()
+        self.state = state
+
+    def create_enumerator(
+        self, context: EnumeratorContext[str], clock: Clock
+    ) -> SplitEnumerator[str]:
+        enumerator = Noting(context, self.notes)
+        enumerator.snapshot_state = lambda checkpoint_id: self.state  # type: ignore[method-assign]
+        enumerator.restore = self.notes.append  # type: ignore[method-assign, assignment]
+        return enumerator
+
+
+def test_a_state_is_what_it_was_when_it_was_taken_and_survives_as_bytes() -> None:
+    seen = {"a": Slice(1, 2)}
+    source = Saying(seen)
+    state = new(source).snapshot(1)
+    assert state is not None
+    seen["b"] = Slice(3, 4)
+    new(source, state=decode_record(encode_record(state), EnumeratorState))
+    assert source.notes == [{"a": Slice(1, 2)}]
+    assert not state.serializer.pickled
+
+
+def test_a_state_that_cannot_be_stored_makes_no_cut() -> None:
+    coordinator = new(Saying(threading.Lock()))
+    coordinator.heard(0, 0, 1)
+    with pytest.raises(StateError, match="cannot pickle"):
+        coordinator.snapshot(1)
+    assert coordinator.events_before(1, 0, 0, 0) is None
+    assert coordinator.events(0, 0, 0) == ("a",)
 
 
 def test_closing_closes_the_enumerator() -> None:
