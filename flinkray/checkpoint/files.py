@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import posixpath
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
@@ -256,6 +256,12 @@ class ArrowStateFiles(StateFiles):
 
 _LOCAL = LocalStateFiles()
 _known: dict[tuple[str, str, str], StateFiles] = {}
+_schemes: dict[str, Callable[[str], StateFiles]] = {}
+
+
+def register_state_files(scheme: str, opener: Callable[[str], StateFiles]) -> None:
+    """Have the storage of URIs of *scheme* opened by *opener* each time, in this process."""
+    _schemes[scheme] = opener
 
 
 def files_at(location: str) -> StateFiles:
@@ -263,6 +269,8 @@ def files_at(location: str) -> StateFiles:
     if locations.is_local(location):
         return _LOCAL
     storage = locations.storage_of(location)
+    if storage[0] in _schemes:
+        return _schemes[storage[0]](location)
     if storage not in _known:
         _known[storage] = ArrowStateFiles.of(location)
     return _known[storage]

@@ -194,6 +194,18 @@ def delete_checkpoint(location: str, files: Iterable[StateLocation]) -> None:
     remove_empty_directory(directory)
 
 
+def delete_directory(directory: str) -> None:
+    """The directory of a checkpoint that is not to be, with all that is in it; fine when there is
+    none.  Should it have metadata, they go first."""
+    directory = locations.normal(directory)
+    files = files_at(directory)
+    with storage_errors(directory, "delete"):
+        files.entries(directory).delete(METADATA)
+        for name in files.names(directory):
+            files.delete(locations.join(directory, name))
+    remove_empty_directory(directory)
+
+
 def remove_empty_directory(directory: str) -> None:
     """One that is not empty stays."""
     with storage_errors(directory, "delete"):

@@ -122,6 +122,14 @@ class CompletedCheckpointStore(ABC):
         """
 
     @abstractmethod
+    async def check(self) -> None:
+        """Whose data these are: to be called before something is deleted that no pointer leads to.
+
+        Raises:
+            CheckpointStoreFencedError: another leader has taken over.
+        """
+
+    @abstractmethod
     async def discard(self) -> None:
         """The job has ended for good: forget all pointers.
 

@@ -177,6 +177,9 @@ class DurableCompletedCheckpointStore(CompletedCheckpointStore):
 
         await self._sequential.run(remove)
 
+    async def check(self) -> None:
+        await self._sequential.run(self._entries.check_owner)
+
     async def discard(self) -> None:
         def discard() -> None:
             self._entries.check_owner()

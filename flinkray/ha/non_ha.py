@@ -22,7 +22,7 @@ RecordT = TypeVar("RecordT", bound=JobEntry)
 
 JOB_GRAPHS = "job-graphs"
 JOB_RESULTS = "job-results"
-CHECKPOINTS = "checkpoints"
+CHECKPOINT_POINTERS = "checkpoint-pointers"
 BLOBS = "blobs"
 
 
@@ -59,7 +59,7 @@ class AbstractNonHaServices(HighAvailabilityServices):
 
     def _checkpoints_of(self, job_id: JobID) -> Directory:
         self._check_running()
-        return self._storage.subdirectory(CHECKPOINTS).subdirectory(job_id.hex())
+        return self._storage.subdirectory(CHECKPOINT_POINTERS).subdirectory(job_id.hex())
 
     def get_blob_directory(self) -> Directory:
         self._check_running()
@@ -76,7 +76,7 @@ class AbstractNonHaServices(HighAvailabilityServices):
         for name in (
             JOB_GRAPHS,
             JOB_RESULTS,
-            CHECKPOINTS,
+            CHECKPOINT_POINTERS,
             BLOBS,
         ):  # pointers before what they point to
             directory = self._storage.subdirectory(name)

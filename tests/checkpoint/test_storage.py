@@ -6,6 +6,7 @@ import errno
 import os
 import pickle
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ from flinkray.checkpoint.state_files import (
 from flinkray.checkpoint.storage import (
     JobCheckpointStorage,
     delete_checkpoint,
+    delete_directory,
     exclusive_files,
     find_checkpoints,
     read_metadata,
@@ -363,6 +365,18 @@ def test_exactly_what_is_named_is_deleted(root: str, tmp_path: Path) -> None:
     assert not shared.exists()
 
 
+def test_of_a_checkpoint_that_is_not_to_be_nothing_stays(root: str, tmp_path: Path) -> None:
+    storage = storage_in(root)
+    directory = storage.checkpoint_directory(7)
+    delete_directory(directory)
+    write_metadata(directory, example(storage))
+    (folder_of(tmp_path) / "chk-7" / "_metadata.1.unfinished").write_bytes(b"of one that died")
+    for _ in range(2):
+        delete_directory(directory)
+        assert not (folder_of(tmp_path) / "chk-7").exists()
+    assert len(list((folder_of(tmp_path) / "shared").iterdir())) == 1
+
+
 def test_metadata_are_deleted_before_what_they_refer_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -375,10 +389,16 @@ def test_metadata_are_deleted_before_what_they_refer_to(
         raise PermissionError(errno.EACCES, "Permission denied", location)
 
     monkeypatch.setattr(files_at(directory), "delete", refuse)
-    with pytest.raises(CheckpointAccessError, match="the right to delete"):
-        delete_checkpoint(directory, exclusive_files(metadata))
-    with pytest.raises(IncompleteCheckpointError):
-        read_metadata(directory)
+    ways: tuple[Callable[[], None], ...] = (
+        lambda: delete_checkpoint(directory, exclusive_files(metadata)),
+        lambda: delete_directory(directory),
+    )
+    for delete in ways:
+        write_metadata(directory, metadata)
+        with pytest.raises(CheckpointAccessError, match="the right to delete"):
+            delete()
+        with pytest.raises(IncompleteCheckpointError):
+            read_metadata(directory)
 
 
 # --- storage that fails

@@ -32,7 +32,7 @@ def pointer(checkpoint_id: int, job_id: JobID = JOB) -> CompletedCheckpointPoint
 @pytest.fixture
 def entries(directory: Directory) -> Directory:
     """Where those of the job lie."""
-    return directory.subdirectory("checkpoints").subdirectory(JOB.hex())
+    return directory.subdirectory("checkpoint-pointers").subdirectory(JOB.hex())
 
 
 def store_of(services: StandaloneHaServices, owner: str) -> CompletedCheckpointStore:
@@ -70,6 +70,9 @@ async def test_checkpoint_that_a_later_leader_has_recovered_is_not_removed_by_an
     with pytest.raises(CheckpointStoreFencedError) as caught:
         await earlier.remove(1)
     assert caught.value.job_id == JOB
+    with pytest.raises(CheckpointStoreFencedError):
+        await earlier.check()
+    await later.check()
     with pytest.raises(CheckpointStoreFencedError):
         await earlier.discard()
     await later.add(pointer(3))
@@ -195,7 +198,7 @@ async def test_end_of_the_cluster_removes_pointers(
 async def test_storage_that_fails_is_an_error_that_names_the_entry(
     tmp_path: Path, executor: Executor
 ) -> None:
-    (tmp_path / "checkpoints").write_text("a file where a directory should be")
+    (tmp_path / "checkpoint-pointers").write_text("a file where a directory should be")
     services = StandaloneHaServices(open_directory(str(tmp_path)), executor)
-    with pytest.raises(StoreError, match=f"checkpoints/{JOB.hex()}"):
+    with pytest.raises(StoreError, match=f"checkpoint-pointers/{JOB.hex()}"):
         await store_of(services, "owner").recover()

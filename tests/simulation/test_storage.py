@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from flinkray.checkpoint.files import files_at
 from flinkray.core.ids import JobID
 from flinkray.core.message import message
 from flinkray.core.schema import stored
@@ -296,3 +297,43 @@ async def test_a_file_that_was_discarded_does_not_come_back_when_its_directory_i
     disk.sync_directory("results")
     disk.lose_power()
     assert not disk.holds("results/part")
+
+
+@simulate(seeds=20)
+async def test_a_file_of_state_is_there_as_a_whole_when_it_is_closed(
+    simulation: Simulation,
+) -> None:
+    location = "simulated://shared/a/b/state"
+    files = files_at(location)
+    for is_closed in (False, True):
+        output = files.create(location)
+        output.write(NEW)
+        if is_closed:
+            output.close()
+        simulation.disk().lose_power()
+        if is_closed:
+            file = files.open(location)
+            assert (file.size, file.read(4, 100)) == (len(NEW), NEW[4:])
+        elif files.names("simulated://shared/a/b"):
+            assert files.open(location).size == 0
+    output = files.create("simulated://shared/a/b/another")
+    output.discard()
+    assert files.names("simulated://shared/a/b") == ["state"]
+
+
+@simulate(seeds=5)
+async def test_a_directory_of_checkpoints_is_removed_when_nothing_is_in_it(
+    simulation: Simulation,
+) -> None:
+    folder = "simulated://shared/a/b"
+    files = files_at(folder)
+    files.create(f"{folder}/state").close()
+    for location in (folder, "simulated://shared/a"):
+        files.remove_if_empty(location)
+        assert files.is_directory(location)
+    files.delete(f"{folder}/state")
+    with pytest.raises(FileNotFoundError):
+        files.open(f"{folder}/state")
+    for location in (folder, folder, "simulated://shared/a"):
+        files.remove_if_empty(location)
+        assert not files.is_directory(location)

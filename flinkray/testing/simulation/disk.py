@@ -140,6 +140,18 @@ class SimulatedDisk(FileSystem):
             _put(self._durable_entries, path, file)
         self._end("sync", directory, fails_after)
 
+    def is_directory(self, path: str) -> bool:
+        self._operate("list", path)
+        return path in self._directories
+
+    def remove_directory(self, path: str) -> None:
+        """One that is not empty stays, and so may, after a loss of power, one that was removed."""
+        fails_after = self._operate("delete", path)
+        inside = f"{path}/"
+        if path and not any(p.startswith(inside) for p in (*self._entries, *self._directories)):
+            self._directories.pop(path, None)
+        self._end("delete", path, fails_after)
+
     def unsynced(self, directory: str) -> Sequence[str]:
         """Those in it, and itself, in which names have changed that are not durable."""
         inside = f"{directory}/"

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from pyarrow.fs import FileSystem as ArrowFileSystem
 
+from flinkray.checkpoint.files import register_state_files
 from flinkray.core.ids import random_bytes_from
 from flinkray.file_results import register_files
 from flinkray.ha.directory import FileDirectory
@@ -31,6 +32,7 @@ from flinkray.testing.simulation.process import SimulatedProcess
 from flinkray.testing.simulation.scheduler import Scheduler
 from flinkray.testing.simulation.seeds import stream
 from flinkray.testing.simulation.service import SimulatedRpcService
+from flinkray.testing.simulation.state_files import SimulatedStateFiles
 from flinkray.testing.simulation.story_log import StoryLog
 from flinkray.testing.simulation.supervisor import Supervisor
 from flinkray.testing.simulation.trace import SimulationStory
@@ -131,6 +133,7 @@ class Simulation:
         standard_random.seed(self.seed)
         register_scheme(SCHEME, open_simulated_directory)
         register_files(SCHEME, open_simulated_files)
+        register_state_files(SCHEME, open_simulated_state_files)
         self._adopt(self.main_process)
         self._nemesis.begin()
         try:
@@ -439,9 +442,19 @@ def open_simulated_directory(uri: str) -> FileDirectory:
     """The directory of a ``simulated://`` URI, on a disk of the simulation that runs."""
     parts = urlsplit(uri)
     simulation = Simulation.current()
+    path = parts.path.strip("/")
+    return FileDirectory(simulation.disk(parts.netloc), path, _writer(simulation))
+
+
+def open_simulated_state_files(uri: str) -> SimulatedStateFiles:
+    """The disk of a ``simulated://`` URI, as the storage of checkpoints."""
+    simulation = Simulation.current()
+    return SimulatedStateFiles(simulation.disk(urlsplit(uri).netloc), _writer(simulation))
+
+
+def _writer(simulation: Simulation) -> str:
     process = simulation.scheduler.current
-    writer = "0" if process is None else str(process.number)
-    return FileDirectory(simulation.disk(parts.netloc), parts.path.strip("/"), writer)
+    return "0" if process is None else str(process.number)
 
 
 def open_simulated_files(uri: str) -> tuple[ArrowFileSystem, str]:

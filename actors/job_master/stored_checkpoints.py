@@ -1,0 +1,361 @@
+"""The checkpoints of a JobMaster's job at rest: their ids, metadata and pointers, and their end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import replace
+from math import inf
+from typing import Any, TypeVar
+
+import flinkray
+from flinkray.actors.shared.cluster_services import ClusterServices
+from flinkray.checkpoint import locations
+from flinkray.checkpoint.errors import CheckpointStorageError
+from flinkray.checkpoint.files import files_at
+from flinkray.checkpoint.handles import FileState
+from flinkray.checkpoint.metadata import CheckpointMetadata, SnapshotKind
+from flinkray.checkpoint.state_files import delete_state
+from flinkray.checkpoint.storage import (
+    JobCheckpointStorage,
+    delete_checkpoint,
+    delete_directory,
+    exclusive_files,
+    read_metadata,
+    remove_empty_directory,
+    savepoint_directory,
+    write_metadata,
+)
+from flinkray.core.errors import FlinkRayError, JobError
+from flinkray.core.ids import JobMasterId, random_bytes
+from flinkray.core.job_options import CHECKPOINTING_DIR, SAVEPOINT_DIR
+from flinkray.ha import CheckpointStoreFencedError, CompletedCheckpointPointer, StoreError
+from flinkray.rpc import FencedRpcEndpoint
+from flinkray.scheduler.checkpoints.actions import (
+    AddRestoredSavepoint,
+    DiscardCheckpoint,
+    DiscardDirectory,
+    DiscardFiles,
+    ForgetCheckpoint,
+    PrepareCheckpoint,
+    StoreCheckpoint,
+)
+from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
+from flinkray.scheduler.checkpoints.properties import (
+    CheckpointProperties,
+    checkpoint_of,
+    savepoint,
+)
+from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfiguration
+from flinkray.scheduler.graph.job_graph import JobGraph
+from flinkray.scheduler.job.transitions import (
+    CheckpointEvent,
+    CheckpointIsNotStored,
+    CheckpointIsStored,
+    CheckpointNotPrepared,
+    CheckpointPrepared,
+)
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+DEFAULT_DIRECTORY = "checkpoints"
+"""In the cluster's directory."""
+
+PATIENCE = 30.0
+"""Seconds for which something is tried again that storage does not do, before a checkpoint is given
+up for it, or a file is left behind."""
+
+_RETRY_DELAY = 0.5
+"""Seconds between two attempts."""
+
+Discard = DiscardFiles | DiscardDirectory | DiscardCheckpoint | ForgetCheckpoint
+
+
+class CheckpointsLostError(JobError):
+    """What the job would have to go on from cannot be read."""
+
+
+class StoredCheckpoints:
+    """Lives on the JobMaster's main thread; files are written and read in other threads.
+
+    The stores are this JobMaster's from :meth:`recover` on.  When another one has taken them over,
+    nothing is deleted any more, and nothing is told of what was being stored.
+    """
+
+    def __init__(
+        self,
+        job_master: FencedRpcEndpoint[JobMasterId],
+        services: ClusterServices,
+        graph: JobGraph,
+        *,
+        told: Callable[[CheckpointEvent], None],
+        on_fenced: Callable[[str], None],
+    ) -> None:
+        """*told*: what became of what was asked for.  *on_fenced*: another JobMaster has taken
+        over."""
+        self._job_master = job_master
+        self._service = job_master.rpc_service
+        self._job_id = graph.job_id
+        self._told = told
+        self._on_fenced = on_fenced
+        self._is_fenced = False
+        configuration = services.configuration.with_values(graph.configuration)
+        storage = services.arguments.storage_dir
+        directory = configuration.get(CHECKPOINTING_DIR)
+        self._storage = JobCheckpointStorage(
+            directory or locations.join(storage, DEFAULT_DIRECTORY), graph.job_id
+        )
+        self._savepoints = configuration.get(SAVEPOINT_DIR)
+        self._of_job = checkpoint_of(graph.checkpoints or CheckpointConfiguration())
+        owner = str(job_master.fencing_token)
+        high_availability = services.high_availability
+        self._pointers = high_availability.get_completed_checkpoint_store(graph.job_id, owner)
+        self._ids = high_availability.get_checkpoint_id_counter(graph.job_id, owner)
+        self._in_order = asyncio.Lock()
+        """Ids go on after those of a savepoint that is restored."""
+        self._discards: deque[Discard] = deque()
+        self._discarding: asyncio.Task[None] | None = None
+
+    # --- the beginning ----------------------------------------------------------------------------
+
+    async def recover(self) -> tuple[CompletedCheckpoint, ...]:
+        """Take over from earlier JobMasters, however long storage fails; what they have left, by
+        rising id.
+
+        A checkpoint before the last one that cannot be read is left alone.  The last one is what
+        the job goes on from: what it has committed since must not be done again.
+
+        Raises:
+            CheckpointsLostError: the last one cannot be read, or which one it is, or which ids were
+                given.
+            CheckpointStoreFencedError: another JobMaster has taken over already.
+        """
+        try:
+            await self._insist("take over the count of checkpoints", self._ids.start)
+            found = await self._insist("take over the checkpoints", self._pointers.recover)
+        except FlinkRayError as error:
+            if isinstance(error, CheckpointStoreFencedError):
+                raise
+            raise CheckpointsLostError(self._job_id, str(error)) from error
+        if found.unreadable:
+            raise CheckpointsLostError(
+                self._job_id,
+                f"{found.unreadable[0]}; it may be the last one.  Start the job anew from a "
+                f"checkpoint in {self._storage.directory}",
+            )
+        recovered = []
+        for pointer in found.records:
+            is_last = pointer is found.records[-1]
+            checkpoint = await self._read(pointer, is_last=is_last)
+            if checkpoint is not None:
+                recovered.append(checkpoint)
+        if recovered:
+            log.info("job %s goes on from %s", self._job_id, recovered[-1].path)
+        return tuple(recovered)
+
+    async def _read(
+        self, pointer: CompletedCheckpointPointer, *, is_last: bool
+    ) -> CompletedCheckpoint | None:
+        async def read() -> CheckpointMetadata:
+            return await self._service.run_blocking(read_metadata, pointer.path)
+
+        try:
+            metadata = await self._insist(f"read checkpoint {pointer.checkpoint_id}", read)
+        except CheckpointStorageError as error:
+            text = f"its checkpoint {pointer.checkpoint_id} cannot be read: {error}"
+            if is_last:
+                raise CheckpointsLostError(
+                    self._job_id,
+                    f"{text}.  Start the job anew from another one in {self._storage.directory}",
+                ) from error
+            log.warning("job %s: %s; it is left alone", self._job_id, text)
+            return None
+        return CompletedCheckpoint(metadata, self._properties_of(metadata), pointer.path)
+
+    def _properties_of(self, metadata: CheckpointMetadata) -> CheckpointProperties:
+        is_own = metadata.kind is SnapshotKind.CHECKPOINT and metadata.job_id == self._job_id
+        return self._of_job if is_own else savepoint()
+
+    def add_restored(self, action: AddRestoredSavepoint) -> None:
+        """Begin; no id is given before it is done."""
+        self._create_task(self._add_restored(action.checkpoint), "keep the savepoint")
+
+    async def _add_restored(self, checkpoint: CompletedCheckpoint) -> None:
+        checkpoint_id = checkpoint.checkpoint_id
+        async with self._in_order:
+            what = f"keep savepoint {checkpoint.path}"
+            await self._insist(what, lambda: self._ids.set_count(checkpoint_id + 1))
+            pointer = CompletedCheckpointPointer(self._job_id, checkpoint_id, checkpoint.path)
+            await self._insist(what, lambda: self._pointers.add(pointer))
+
+    # --- a checkpoint -----------------------------------------------------------------------------
+
+    def prepare(self, action: PrepareCheckpoint) -> None:
+        """Begin; then CheckpointPrepared or CheckpointNotPrepared is told."""
+        self._create_task(self._prepare(action), "prepare a checkpoint")
+
+    async def _prepare(self, action: PrepareCheckpoint) -> None:
+        try:
+            savepoint_at = await self._savepoint_directory(action)
+            async with self._in_order:
+                checkpoint_id = await self._try("take an id", self._ids.get_and_increment, PATIENCE)
+        except CheckpointStoreFencedError:
+            raise
+        except FlinkRayError as error:
+            self._told(CheckpointNotPrepared(action.number, str(error)))
+            return
+        directory = savepoint_at or self._storage.checkpoint_directory(checkpoint_id)
+        self._told(CheckpointPrepared(action.number, checkpoint_id, directory))
+
+    async def _savepoint_directory(self, action: PrepareCheckpoint) -> str | None:
+        """A new one; None: it is a checkpoint.  Raises FlinkRayError."""
+        if not action.properties.is_savepoint:
+            return None
+        target = action.target_directory or self._savepoints
+        if target is None:
+            raise JobError(
+                self._job_id,
+                "it is not said where the savepoint is to be: name a directory, or set "
+                f"{SAVEPOINT_DIR.key}",
+            )
+        try:
+            directory = savepoint_directory(target, self._job_id, lambda: random_bytes(6).hex())
+        except ValueError as error:
+            raise JobError(self._job_id, f"{target!r} is no directory: {error}") from error
+        await self._service.run_blocking(files_at, directory)
+        return directory
+
+    def store(self, action: StoreCheckpoint) -> None:
+        """Begin; then CheckpointIsStored or CheckpointIsNotStored is told, when that is certain."""
+        self._create_task(self._store(action), "store a checkpoint")
+
+    async def _store(self, action: StoreCheckpoint) -> None:
+        metadata = replace(action.metadata, flinkray_version=flinkray.__version__)
+        action = replace(action, metadata=metadata)
+
+        async def write() -> str:
+            return await self._service.run_blocking(write_metadata, action.directory, metadata)
+
+        checkpoint_id = metadata.checkpoint_id
+        what = f"store checkpoint {checkpoint_id}"
+        try:
+            path = await self._try(what, write, PATIENCE)
+        except CheckpointStorageError as error:  # no pointer leads there, nor ever will
+            self._told(CheckpointIsNotStored(action, str(error)))
+            return
+        if action.properties.is_recovered_from:
+            pointer = CompletedCheckpointPointer(self._job_id, checkpoint_id, path)
+            await self._insist(what, lambda: self._pointers.add(pointer))
+        self._told(CheckpointIsStored(action, path))
+
+    # --- what is not needed any more --------------------------------------------------------------
+
+    def discard(self, action: Discard) -> None:
+        """Begin; one after the other.  What storage does not delete stays."""
+        self._discards.append(action)
+        if self._discarding is None:
+            self._discarding = self._create_task(self._discard_all(), "discard checkpoints")
+
+    async def _discard_all(self) -> None:
+        while self._discards:
+            action = self._discards.popleft()
+            try:
+                await self._discard(action)
+            except (StoreError, CheckpointStorageError) as error:
+                log.warning("job %s: what is not needed any more stays: %s", self._job_id, error)
+        self._discarding = None
+
+    async def _discard(self, action: Discard) -> None:
+        match action:
+            case DiscardCheckpoint(checkpoint):
+                await self._remove_pointer(checkpoint)
+                files = tuple(exclusive_files(checkpoint.metadata))
+                await self._delete(lambda: delete_checkpoint(checkpoint.path, files))
+            case ForgetCheckpoint(checkpoint):
+                await self._remove_pointer(checkpoint)
+            case DiscardFiles(files):
+                await self._check_owner()
+                await self._delete(lambda: _delete_files(files))
+            case DiscardDirectory(directory):
+                await self._check_owner()
+                await self._delete(lambda: delete_directory(directory))
+
+    async def _remove_pointer(self, checkpoint: CompletedCheckpoint) -> None:
+        what, checkpoint_id = f"forget {checkpoint.path}", checkpoint.checkpoint_id
+        await self._try(what, lambda: self._pointers.remove(checkpoint_id), PATIENCE)
+
+    async def _check_owner(self) -> None:
+        await self._try("look whose checkpoints these are", self._pointers.check, PATIENCE)
+
+    async def _delete(self, delete: Callable[[], None]) -> None:
+        async def work() -> None:
+            await self._service.run_blocking(delete)
+
+        await self._try("delete what is not needed any more", work, PATIENCE)
+
+    async def discarded(self) -> None:
+        """Return when all that was to be discarded is, or stays."""
+        if self._discarding is not None:
+            await asyncio.wait([self._discarding])
+
+    async def forget_job(self) -> None:
+        """The job is over for good: no JobMaster will recover anything of it.  What is retained of
+        it stays, and is its user's."""
+        await self.discarded()
+        shared, directory = self._storage.shared_directory, self._storage.directory
+        try:
+            await self._try("forget the checkpoints", self._pointers.discard, PATIENCE)
+            await self._try("forget the count of checkpoints", self._ids.discard, PATIENCE)
+            await self._delete(lambda: _remove_empty(shared, directory))
+        except (StoreError, CheckpointStorageError) as error:
+            log.warning("job %s: something of its checkpoints stays: %s", self._job_id, error)
+        except CheckpointStoreFencedError as error:
+            self._fenced(error)
+
+    # --- storage that fails -----------------------------------------------------------------------
+
+    async def _insist(self, what: str, work: Callable[[], Awaitable[T]]) -> T:
+        return await self._try(what, work, inf)
+
+    async def _try(self, what: str, work: Callable[[], Awaitable[T]], patience: float) -> T:
+        """Again and again for so many seconds, if that may help.  Raises what *work* raises."""
+        clock = self._job_master.clock
+        deadline = clock.monotonic() + patience
+        while True:
+            try:
+                return await work()
+            except (StoreError, CheckpointStorageError) as error:
+                if not error.retryable or clock.monotonic() >= deadline:
+                    raise
+                log.warning("job %s: cannot %s yet: %s", self._job_id, what, error)
+            await self._service.pause(_RETRY_DELAY)
+
+    def _create_task(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        async def guarded() -> None:
+            try:
+                await work
+            except CheckpointStoreFencedError as error:
+                self._fenced(error)
+
+        task = self._job_master.create_task(guarded(), name)
+        task.add_done_callback(lambda _: work.close())  # if it was dropped before it had begun
+        return task
+
+    def _fenced(self, error: CheckpointStoreFencedError) -> None:
+        if not self._is_fenced:
+            self._is_fenced = True
+            self._on_fenced(str(error))
+
+
+def _delete_files(files: Iterable[FileState]) -> None:
+    for file in files:
+        delete_state(file)
+
+
+def _remove_empty(*directories: str) -> None:
+    for directory in directories:
+        remove_empty_directory(directory)
