@@ -60,6 +60,10 @@ class TaskResources(Protocol):
     async def finish(self) -> None:
         """The code has returned: when this returns, too, the task is FINISHED."""
 
+    async def settle(self) -> None:
+        """The task is about to be told of as ended, however it has: when this returns, nothing is
+        at work for it any more beside its code."""
+
     def io_metrics(self) -> IOMetrics | None:
         """Since it began; None: it is not counted, or has not begun."""
 

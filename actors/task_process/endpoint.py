@@ -111,6 +111,7 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
             self._reader.is_to_come,
             self._files.cached,
             task_files,
+            lambda answer: self._reports.add((answer,)),
         )
         self._tasks: dict[ExecutionAttemptID, Task] = {}
         self._reports: BatchedSender[TaskReport] = BatchedSender(
@@ -197,6 +198,7 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
             load=partial(self._load, deployed, origin),
             open_context=resources.open,
             finish=resources.finish,
+            settle=resources.settle,
             io_metrics=resources.io_metrics,
             report=report,
             code_loops=self._code_loops,
@@ -225,10 +227,12 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
     async def order_checkpoint(
         self, order: CheckpointOrder, attempts: tuple[ExecutionAttemptID, ...]
     ) -> None:
-        if isinstance(order, TriggerCheckpoint):
-            running = [(a, self._tasks[a]) for a in attempts if a in self._tasks]
-            cause = "it takes no part in checkpoints"
-            self._reports.add(not_ready(task.job_id, order, a, cause) for a, task in running)
+        for attempt_id in attempts:
+            is_told = self._streams.order_checkpoint(order, attempt_id)
+            task = self._tasks.get(attempt_id)
+            if not is_told and task is not None and isinstance(order, TriggerCheckpoint):
+                cause = "it is no task of a stream: checkpoints are taken when it has finished"
+                self._reports.add((not_ready(task.job_id, order, attempt_id, cause),))
 
     async def request_io_metrics(self, job_id: JobID) -> tuple[TaskIOMetrics, ...]:
         measured = (

@@ -167,6 +167,9 @@ class FunctionTaskResources:
         for output in self._outputs:
             await output.wait_until_read()
 
+    async def settle(self) -> None:
+        """Nothing is at work beside its code."""
+
     def io_metrics(self) -> IOMetrics | None:
         return None
 

@@ -9,12 +9,21 @@ from dataclasses import dataclass, field, replace
 
 from flinkray.actors.gateways.task_process import ResultPartitionNotFoundError
 from flinkray.actors.task_process.alignment_client import AlignmentClient
+from flinkray.actors.task_process.checkpoint_orders import CheckpointOrders
+from flinkray.actors.task_process.checkpoint_responder import TaskCheckpointResponder
 from flinkray.actors.task_process.code_failure import TaskCancelledError
 from flinkray.actors.task_process.collected_results import CollectedResults
 from flinkray.actors.task_process.file_results import FileInput, FileOutput
 from flinkray.actors.task_process.printed_lines import PrintedLinesOutput
+from flinkray.actors.task_process.restored_states import (
+    StateNotReadError,
+    own_keyed_state,
+    read_in_flight,
+    read_states,
+)
 from flinkray.actors.task_process.split_client import SplitClient
 from flinkray.core.errors import RpcError
+from flinkray.scheduler.shared.tasks import RestoredTask
 from flinkray.streaming.channels import InputGate, RecordWriter
 from flinkray.streaming.errors import operator_error
 from flinkray.streaming.functions.metrics import Counter, Gauge, Meter, MetricGroup
@@ -54,6 +63,7 @@ _LOST_INPUTS = (
     ResultPartitionNotFoundError,
     RpcError,
 )
+"""What it fails with when its input is lost."""
 
 
 @dataclass
@@ -86,6 +96,14 @@ class StreamTaskContext:
     """Raises."""
     cached_files: Mapping[str, str]
     """Where they are, by name."""
+    is_exactly_once: bool
+    """See :class:`StreamTask`."""
+    restored: RestoredTask | None
+    """What it goes on from; None: it begins anew."""
+    responder: TaskCheckpointResponder
+    """Answers for its part in checkpoints."""
+    orders: CheckpointOrders
+    """What it is told of them."""
     metrics: MetricGroup = field(default_factory=MetricGroup)
 
 
@@ -145,7 +163,10 @@ class StreamTaskRun:
             channel_inputs,
             outputs,
             time_service,
-            turn=builder.turn,
+            context.responder,
+            builder.turn,
+            context.is_exactly_once,
+            0 if context.restored is None else context.restored.checkpoint_id,
         )
         loop = TaskLoop(task, context.signal, clock, context.check_cancelled, context.splits)
         times = TaskTimes(loop, context.partitions)
@@ -176,7 +197,7 @@ class StreamTaskRun:
             register_input(context.metrics, self._gate.metrics)
         try:
             try:
-                task.open()
+                self._open(task)
                 if context.splits is not None:
                     context.splits.attach(loop)
                 if context.alignment is not None:
@@ -188,13 +209,38 @@ class StreamTaskRun:
                     loop.run()
             finally:
                 task.close()
-        except _LOST_INPUTS:
+        except (*_LOST_INPUTS, StateNotReadError):
             raise  # no fault of an operator
         except TaskCancelledError:
             raise
         except BaseException as error:
             raise operator_error(error, context.name) from error
         self._wait_until_read(loop)
+
+    def _open(self, task: StreamTask) -> None:
+        """From the checkpoint that it goes on from, if there is one."""
+        context, restored = self._context, self._context.restored
+        channels = [
+            (number, channel)
+            for number, sources in enumerate(context.sources)
+            for channel in range(len(sources))
+        ]
+        context.responder.begin(task.operators[0][0], channels)
+        if restored is None or restored.state is None:
+            task.open()
+        else:
+            state, operators = restored.state, task.operators
+            states = read_states(state, operators, context.check_cancelled)
+            own = own_keyed_state(state, operators)
+            context.responder.restored(restored.checkpoint_id, own)
+            inputs, results = read_in_flight(state, context.check_cancelled)
+            for (result, subpartition), elements in results.items():
+                context.partitions[result].restore(subpartition, elements)
+            task.open(states, own)
+            for place, elements in inputs.items():
+                assert self._gate is not None
+                self._gate.restore(channels.index(place), elements)
+        context.orders.attach(task)
 
     @contextmanager
     def _reading_files(self, loop: TaskLoop) -> Iterator[None]:

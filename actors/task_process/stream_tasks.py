@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 
 from flinkray.actors.gateways.stream_coordinator import (
     CollectorPlace,
@@ -21,6 +22,8 @@ from flinkray.actors.shared.chain_code import BUFFER_TIMEOUTS, PRINTED_LINES, TO
 from flinkray.actors.shared.produced_partitions import ProducedPartition, produced_partitions
 from flinkray.actors.task_process.alignment_client import AlignmentClient
 from flinkray.actors.task_process.channel_finder import ChannelFinder
+from flinkray.actors.task_process.checkpoint_orders import CheckpointOrders
+from flinkray.actors.task_process.checkpoint_responder import TaskCheckpointResponder
 from flinkray.actors.task_process.collected_results import CollectedResults
 from flinkray.actors.task_process.context import Cancellation
 from flinkray.actors.task_process.deployed_task import DeployedTask
@@ -30,11 +33,20 @@ from flinkray.actors.task_process.split_client import SplitClient
 from flinkray.actors.task_process.stream_task_thread import StreamTaskContext, StreamTaskRun
 from flinkray.actors.task_process.task_files import TaskFiles
 from flinkray.actors.task_process.task_metrics import TaskMetrics, io_metrics_of
+from flinkray.actors.task_process.writer_threads import WriterThreads
 from flinkray.core import network_options
 from flinkray.core.config import Configuration
 from flinkray.core.errors import FlinkRayError
-from flinkray.core.ids import IntermediateDataSetID, JobID, JobMasterId, ResultPartitionID
+from flinkray.core.ids import (
+    ExecutionAttemptID,
+    IntermediateDataSetID,
+    JobID,
+    JobMasterId,
+    ResultPartitionID,
+)
+from flinkray.core.job_options import CHECKPOINTING_INLINE_THRESHOLD
 from flinkray.rpc import RpcEndpoint, RpcService
+from flinkray.scheduler.checkpoints.messages import CheckpointAnswer, CheckpointOrder
 from flinkray.scheduler.graph import distribution
 from flinkray.scheduler.graph.job_graph import ResultMedium
 from flinkray.scheduler.shared.io_metrics import IOMetrics
@@ -69,10 +81,16 @@ class StreamTasks:
         is_to_come: Callable[[JobID, ResultPartitionID], Awaitable[bool]],
         cached_files: Callable[[JobID], Mapping[str, str]],
         files: TaskFiles,
+        report: Callable[[CheckpointAnswer], None],
     ) -> None:
         """*read*: partitions that are read by calls; collected results are among them.
-        *cached_files*: of a job, by name."""
+        *cached_files*: of a job, by name.  *report*: to the JobMaster, in order with the states of
+        tasks."""
         self.files = files
+        self.report = report
+        self.writers = WriterThreads()
+        self.inline_threshold = configuration.get(CHECKPOINTING_INLINE_THRESHOLD)
+        self._running: dict[ExecutionAttemptID, StreamTaskResources] = {}
         self._endpoint = endpoint
         self._configuration = configuration
         self._read = read
@@ -114,7 +132,17 @@ class StreamTasks:
 
     def prepare(self, deployed: DeployedTask) -> StreamTaskResources:
         """What a task needs; its results can be asked for from now on."""
-        return StreamTaskResources(self, self._endpoint, deployed, self._create(deployed))
+        resources = StreamTaskResources(self, self._endpoint, deployed, self._create(deployed))
+        self._running[deployed.attempt_id] = resources
+        return resources
+
+    def order_checkpoint(self, order: CheckpointOrder, attempt_id: ExecutionAttemptID) -> bool:
+        """False: there is no such stream task."""
+        resources = self._running.get(attempt_id)
+        if resources is None:
+            return False
+        resources.checkpoint_orders.order(order)
+        return True
 
     def _create(self, deployed: DeployedTask) -> list[tuple[ProducedPartition, ResultPartition]]:
         vertex, network = deployed.vertex, self.network()
@@ -173,9 +201,13 @@ class StreamTasks:
     # --- ends ---------------------------------------------------------------------------------
 
     def ended(
-        self, partitions: list[tuple[ProducedPartition, ResultPartition]], reason: str | None
+        self,
+        attempt_id: ExecutionAttemptID,
+        partitions: list[tuple[ProducedPartition, ResultPartition]],
+        reason: str | None,
     ) -> None:
         """*reason*: why the task has not finished; None: it has."""
+        del self._running[attempt_id]
         for one, partition in partitions:
             if reason is not None:
                 self.network().fail_partition(partition, reason)
@@ -214,12 +246,14 @@ class StreamTasks:
 
     async def close(self) -> None:
         """End all channels."""
+        self.writers.close()
         network = self._network
         if network is not None:
             await self._endpoint.rpc_service.run_blocking(network.close)
 
     def abandon(self) -> None:
         """The process is gone; where processes are pretended, threads outlive it."""
+        self.writers.close()
         if self._network is not None:
             threading.Thread(target=self._network.close, name="close channels").start()
 
@@ -244,12 +278,30 @@ class StreamTaskResources:
         self._file_inputs = tasks.files.inputs_of(deployed)
         self._file_outputs = tasks.files.outputs_of(deployed)
         self._splits = self._split_client()
+        self._responder = TaskCheckpointResponder(
+            deployed.job.job_id,
+            deployed.attempt_id,
+            self._inline_threshold(),
+            tasks.writers.submit,
+            self._on_loop,
+            tasks.report,
+            lambda checkpoint_id: None,
+        )
+        self.checkpoint_orders = CheckpointOrders(self._responder, self._on_loop, None)
         self._alignment = None if self._splits is None else self._alignment_client()
         self._results: CollectedResults | None = None
         self._printed = self._printed_lines()
         self._place: CollectorPlace | None = None
         self._metrics: MetricGroup | None = None
         self._announcing: asyncio.Task[None] | None = None
+
+    def _inline_threshold(self) -> int:
+        of_job = self._deployed.job.inline_threshold
+        return self._tasks.inline_threshold if of_job is None else of_job
+
+    def _on_loop(self, function: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # the process ends
+            self._endpoint.rpc_service.loop.call_soon_threadsafe(function)
 
     def _split_client(self) -> SplitClient | None:
         deployed = self._deployed
@@ -316,6 +368,10 @@ class StreamTaskResources:
             self._signal,
             cancellation.check,
             self._tasks.cached_files(deployed.job.job_id),
+            deployed.job.is_exactly_once,
+            deployed.task.restored,
+            self._responder,
+            self.checkpoint_orders,
         )
         self._metrics = context.metrics
         self._tasks.metrics.begun(*self._metrics_key(), context.metrics)
@@ -332,13 +388,20 @@ class StreamTaskResources:
         )
 
     async def finish(self) -> None:
-        """The thread has returned; it is waited for what it has collected and reported."""
+        """The thread has returned; it is waited for what it has collected and reported, and for
+        its snapshots."""
+        self.checkpoint_orders.ended()
+        await self._responder.close(is_given_up=False)
         if self._alignment is not None:
             await self._alignment.flush()
         if self._place is not None and self._results is not None:
             await self._results.finish()
         for output in self._file_outputs:
             await output.finish()
+
+    async def settle(self) -> None:
+        self.checkpoint_orders.ended()
+        await self._responder.close(is_given_up=True)
 
     def io_metrics(self) -> IOMetrics | None:
         if self._metrics is None:
@@ -366,7 +429,7 @@ class StreamTaskResources:
             self._tasks.collected(self._place)
         if self._printed is not None:
             self._printed.close()
-        self._tasks.ended(self._partitions, reason)
+        self._tasks.ended(self._deployed.attempt_id, self._partitions, reason)
         for output in self._file_outputs:
             output.ended(state)
         if self._gate is not None:

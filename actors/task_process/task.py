@@ -43,20 +43,23 @@ class Task:
         load: Callable[[], Awaitable[LoadedCode]],
         open_context: Callable[[Cancellation], Awaitable[Any]],
         finish: Callable[[], Awaitable[None]],
+        settle: Callable[[], Awaitable[None]],
         io_metrics: Callable[[], IOMetrics | None],
         report: Callable[[TaskExecutionState], None],
         code_loops: CodeLoops,
         interrupt_interval: float,
     ) -> None:
         """*open_context* makes what the function is called with; *finish* is called when it has
-        returned: when that is done, the task is FINISHED.  *report* is called with RUNNING and then
-        with the final state, or with that alone."""
+        returned: when that is done, the task is FINISHED.  *settle* is called in any case before it
+        is told of as ended.  *report* is called with RUNNING and then with the final state, or with
+        that alone."""
         self._endpoint = endpoint
         self.job_id = job_id
         self._attempt_id = attempt_id
         self._load = load
         self._open_context = open_context
         self._finish = finish
+        self._settle = settle
         self.io_metrics = io_metrics
         """What it has read and written until now; its final state tells it, too."""
         self._report = report
@@ -104,6 +107,7 @@ class Task:
         await asyncio.wait([self._attempt])
         cancelled = asyncio.CancelledError()
         failed = CodeFailure.of(cancelled) if self._attempt.cancelled() else self._attempt.result()
+        await self._settle()
         if self._cancellation.is_requested and failed is not None and not failed.is_consequence:
             # Nobody else hears of it: the task is CANCELED, or has failed for another reason.
             log.warning(

@@ -135,9 +135,10 @@ def read_keyed_state(
     """
     snapshots = []
     for handle in handles:
+        of_handle = handle.key_groups.intersection(key_groups)
         for part in handle.parts:
             with open_state(part.location) as state:
-                snapshots.append(read_keyed_state_part(state, key_groups))
+                snapshots.append(read_keyed_state_part(state, of_handle))
     return snapshots
 
 

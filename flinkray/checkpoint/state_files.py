@@ -27,6 +27,10 @@ _BYTES_VERSION = 1
 _BYTES_HEADER = len(_BYTES_MAGIC) + 1 + 4
 
 
+def go_on() -> None:
+    """Let everything be written."""
+
+
 def random_name() -> str:
     """One that no other file has."""
     return uuid.uuid4().hex
@@ -36,17 +40,19 @@ class StateOutput:
     """State that is being written.  As a context manager it removes what was not finished.
 
     Small state stays in memory, and goes into the handle; from *threshold* bytes on it is a file.
-    All methods raise CheckpointStorageError.
+    All methods raise CheckpointStorageError, and ``write`` what *check* raises.
     """
 
-    def __init__(self, path: str, threshold: int) -> None:
+    def __init__(self, path: str, threshold: int, check: Callable[[], None] = go_on) -> None:
         self._path = path
         self._threshold = threshold
+        self._check = check
         self._small: bytearray | None = bytearray()
         self._file: OutputFile | None = None
         self._size = 0
 
     def write(self, data: Buffer) -> None:
+        self._check()
         self._size += len(data)
         if self._small is not None:
             if self._size < self._threshold:
@@ -105,6 +111,7 @@ class StateWriter:
         shared: directory of what later checkpoints may refer to; of a savepoint, the same.
         threshold: state of fewer bytes lies in its handle.
         name: a new file's.
+        check: called before each piece is written; what it raises ends the writing.
     """
 
     def __init__(
@@ -113,19 +120,24 @@ class StateWriter:
         shared: str,
         threshold: int,
         name: Callable[[], str] = random_name,
+        check: Callable[[], None] = go_on,
     ) -> None:
         self._exclusive = exclusive
         self._shared = shared
         self._threshold = threshold
         self._name = name
+        self._check = check
 
     def exclusive(self) -> StateOutput:
         """State that goes with its checkpoint."""
-        return StateOutput(locations.join(self._exclusive, self._name()), self._threshold)
+        return self._output(self._exclusive)
 
     def shared(self) -> StateOutput:
         """State that goes when no checkpoint refers to it any more."""
-        return StateOutput(locations.join(self._shared, self._name()), self._threshold)
+        return self._output(self._shared)
+
+    def _output(self, directory: str) -> StateOutput:
+        return StateOutput(locations.join(directory, self._name()), self._threshold, self._check)
 
     def write_bytes(self, data: bytes) -> StateLocation:
         """State of a form of its own, as :func:`read_bytes` gives it back."""

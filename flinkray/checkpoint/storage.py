@@ -30,7 +30,7 @@ from flinkray.checkpoint.handles import (
     StateLocation,
 )
 from flinkray.checkpoint.metadata import CheckpointedOperator, CheckpointMetadata
-from flinkray.checkpoint.state_files import StateWriter, delete_state, random_name
+from flinkray.checkpoint.state_files import StateWriter, delete_state, go_on, random_name
 from flinkray.core.errors import StoredFormatError
 from flinkray.core.ids import JobID
 from flinkray.core.job_options import CHECKPOINTING_INLINE_THRESHOLD
@@ -79,11 +79,26 @@ class JobCheckpointStorage:
         return state_writer(directory, self._inline_threshold, is_savepoint=True)
 
 
-def state_writer(directory: str, inline_threshold: int, *, is_savepoint: bool) -> StateWriter:
-    """For the state of a checkpoint or savepoint, by the directory that it was given."""
+def state_writer(
+    directory: str,
+    inline_threshold: int,
+    *,
+    is_savepoint: bool,
+    check: Callable[[], None] = go_on,
+) -> StateWriter:
+    """For the state of a checkpoint or savepoint, by the directory that it was given.
+
+    *check* is called before each piece is written; what it raises ends the writing.
+    """
     directory = locations.normal(directory)
-    shared = directory if is_savepoint else locations.join(locations.parent_of(directory), SHARED)
-    return StateWriter(directory, shared, inline_threshold)
+    shared = directory if is_savepoint else shared_directory(directory)
+    return StateWriter(directory, shared, inline_threshold, check=check)
+
+
+def shared_directory(checkpoint_directory: str) -> str:
+    """What the checkpoints of a job share lies there, by the directory of one of them."""
+    directory = locations.parent_of(locations.normal(checkpoint_directory))
+    return locations.join(directory, SHARED)
 
 
 def savepoint_directory(target: str, job_id: JobID, random: Callable[[], str] = random_name) -> str:

@@ -43,7 +43,8 @@ class CheckpointResponder(Protocol):
         """The snapshot is taken, by operator id: to be written, and acknowledged."""
 
     def declined(self, checkpoint_id: int, reason: str) -> None:
-        """The task takes no part in it."""
+        """The task takes no part in it, or not to its end.  *reason*: one of those of
+        :mod:`flinkray.streaming.checkpoint.barrier_handler`."""
 
     def in_flight(self, checkpoint_id: int, channel: int, elements: Sequence[InFlight]) -> None:
         """These, of an input channel, belong to it, after those that were told of before."""
@@ -52,7 +53,9 @@ class CheckpointResponder(Protocol):
         """Nothing more is in flight for it."""
 
     def aborted(self, checkpoint_id: int) -> None:
-        """What was captured is not needed: to be released, be it written or not."""
+        """The coordinator has given it up, be it before the task has come to it: what was captured
+        is to be released, be it written or not; and it is to be declined, if nothing was answered
+        yet."""
 
 
 class NotCheckpointed(CheckpointResponder):
@@ -259,8 +262,8 @@ class SubtaskCheckpoints:
         """It was given up; *latest_completed* is complete, whether its news came or not."""
         self.notify_complete(latest_completed)
         self.dropped(checkpoint_id)
+        self._responder.aborted(checkpoint_id)
         if checkpoint_id <= self._latest:
-            self._responder.aborted(checkpoint_id)
             return
         self._aborted.add(checkpoint_id)
         if len(self._aborted) > MOST_REMEMBERED:

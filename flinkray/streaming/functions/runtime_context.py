@@ -94,6 +94,7 @@ class RuntimeContext(KeyedStateStore):
         metrics: MetricGroup,
         keyed_state: KeyedStateBackend | None,
         has_arrays: bool = False,
+        is_restored: bool = False,
     ) -> None:
         self._task_name = task_name
         self._subtask_index = subtask_index
@@ -106,6 +107,7 @@ class RuntimeContext(KeyedStateStore):
         self._keyed_state = keyed_state
         self._has_arrays = has_arrays
         """The function is given batches, and the slots of their keys."""
+        self._is_restored = is_restored
 
     def get_task_name(self) -> str:
         """The operator's name."""
@@ -133,6 +135,11 @@ class RuntimeContext(KeyedStateStore):
     def get_attempt_number(self) -> int:
         """From 0."""
         return self._attempt_number
+
+    def is_restored(self) -> bool:
+        """Whether the task goes on from a checkpoint or savepoint, with or without state of this
+        function in it."""
+        return self._is_restored
 
     def get_job_parameter(self, key: str, default_value: str) -> str:
         """A global parameter of the job."""

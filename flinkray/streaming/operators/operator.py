@@ -228,6 +228,7 @@ class StreamOperator:
             metrics=context.metrics,
             keyed_state=self.keyed_state,
             has_arrays=self.gives_slots,
+            is_restored=context.restored_checkpoint_id > 0,
         )
 
     def inputs(self) -> Sequence[Receiver]:

@@ -8,7 +8,7 @@ user code is never interrupted, and checkpoints fall between portions.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from flinkray.streaming.channels import InputGate
@@ -128,14 +128,25 @@ class StreamTask:
 
     # --- life ---------------------------------------------------------------------------------
 
-    def open(self, states: Mapping[str, Sequence[OperatorState]] | None = None) -> None:
+    def open(
+        self,
+        states: Mapping[str, Sequence[OperatorState]] | None = None,
+        own: Collection[str] = (),
+    ) -> None:
         """Restore and open the operators, the last of the chain first, so that whatever an
-        operator puts out finds the next one ready."""
+        operator puts out finds the next one ready.
+
+        Args:
+            states: by operator id, those that there are.
+            own: operators whose keyed state is this subtask's own of the checkpoint that it was
+                restored from.
+        """
         keep_freed_memory()
         for operator_id, operator in reversed(self.operators):
             operator.context.restored_checkpoint_id = self._restored_from
             if states and operator_id in states:
-                operator.restore(states[operator_id])
+                checkpoint_id = self._restored_from if operator_id in own else None
+                operator.restore(states[operator_id], checkpoint_id)
             self._opened.append(operator)
             operator.open()
 

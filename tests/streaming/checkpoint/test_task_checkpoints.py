@@ -307,8 +307,9 @@ def test_a_checkpoint_that_was_aborted_before_it_came_is_skipped() -> None:
     running = Running()
     running.task.notify_checkpoint_aborted(1, 0)
     running.put(0, Barrier(1, 0), Barrier(2, 0))
+    assert running.reports == ["aborted 1"], "the coordinator waits for all to answer"
     assert running.run() == [CancelledBarrier(1), Barrier(2, 0)]
-    assert running.reports == ["captured 2"]
+    assert running.reports == ["aborted 1", "captured 2"]
 
 
 def test_a_checkpoint_that_is_aborted_afterwards_is_released() -> None:

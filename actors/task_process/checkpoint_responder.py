@@ -1,0 +1,360 @@
+"""What a task answers to checkpoints: it has its snapshots written, and reports them.
+
+A snapshot is written by another thread while the task goes on.  It is answered once: acknowledged
+when all of it is written; or declined when nothing writes for it any more and what was written is
+removed.  That a snapshot cannot be written never fails the task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from flinkray.actors.task_process.snapshot_writer import (
+    ChannelPlace,
+    InFlightData,
+    KeyedStateParts,
+    SnapshotWriter,
+)
+from flinkray.checkpoint import locations
+from flinkray.checkpoint.handles import FileState, OperatorSubtaskState, TaskState
+from flinkray.checkpoint.storage import shared_directory, state_writer
+from flinkray.core.error_text import summary_of
+from flinkray.core.errors import FlinkRayError
+from flinkray.core.ids import ExecutionAttemptID, JobID
+from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason
+from flinkray.scheduler.checkpoints.messages import (
+    AcknowledgeCheckpoint,
+    CheckpointAnswer,
+    DeclineCheckpoint,
+)
+from flinkray.streaming.checkpoint.barrier_handler import ABORTED, DECLINED_BEFORE, SUBSUMED
+from flinkray.streaming.checkpoint.subtask_checkpoints import CheckpointResponder
+from flinkray.streaming.operators.operator import OperatorStateCapture
+from flinkray.streaming.records.elements import Barrier
+from flinkray.streaming.records.in_flight import InFlight
+
+MOST_CHANGES = 10
+"""Parts with changes after a whole one; then everything is written again."""
+
+_MOST_REMEMBERED = 128
+"""Ids of checkpoints that were answered last."""
+
+Reason = CheckpointFailureReason
+
+_REASONS = {
+    SUBSUMED: Reason.CHECKPOINT_DECLINED_SUBSUMED,
+    DECLINED_BEFORE: Reason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER,
+    ABORTED: Reason.CHECKPOINT_DECLINED_SUBSUMED,
+}
+"""None of them is a failure."""
+
+
+class _GivenUpError(FlinkRayError):
+    """The snapshot that is being written is not needed any more."""
+
+
+@dataclass(eq=False)
+class _Snapshot:
+    """Of one checkpoint, until it is answered."""
+
+    barrier: Barrier
+    captures: Mapping[str, OperatorStateCapture]
+    bases: Mapping[str, KeyedStateParts]
+    """Of operators whose captures are about changes."""
+    writer: SnapshotWriter = field(init=False)
+    in_flight_awaited: bool
+    is_running: bool = False
+    """A thread is at it, or is going to be."""
+    is_written: bool = False
+    """What was captured."""
+    given_up: tuple[CheckpointFailureReason, str] | None = None
+    is_answered: bool = False
+
+    def check(self) -> None:
+        if self.given_up is not None:
+            raise _GivenUpError
+
+
+class TaskCheckpointResponder(CheckpointResponder):
+    """Of one attempt; see the module.
+
+    Args:
+        inline_threshold: state of fewer bytes lies in its handle.
+        submit: has something done by a thread that may write.
+        on_loop: has something done by the event loop; from any thread.
+        report: of answers, on the event loop.
+        taken: told, by the task's thread, of checkpoints that the task has taken its snapshot for,
+            or is not going to.
+    """
+
+    def __init__(
+        self,
+        job_id: JobID,
+        attempt_id: ExecutionAttemptID,
+        inline_threshold: int,
+        submit: Callable[[Callable[[], None]], None],
+        on_loop: Callable[[Callable[[], None]], None],
+        report: Callable[[CheckpointAnswer], None],
+        taken: Callable[[int], None],
+    ) -> None:
+        self._job_id = job_id
+        self._attempt_id = attempt_id
+        self._inline_threshold = inline_threshold
+        self._submit = submit
+        self._on_loop = on_loop
+        self._report = report
+        self._taken = taken
+        self._lock = threading.Lock()
+        """Of all that follows, but for the future."""
+        self._pending: dict[int, _Snapshot] = {}
+        """By checkpoint; those that were answered, until that is reported."""
+        self._answered: deque[int] = deque(maxlen=_MOST_REMEMBERED)
+        self._bases: dict[int, dict[str, KeyedStateParts]] = {}
+        """Checkpoint -> operator -> its keyed state, of those that were acknowledged and may be
+        complete, and of the one that the task was restored from."""
+        self._in_flight: dict[int, InFlightData] = {}
+        """Of checkpoints that are not answered yet."""
+        self._head = ""
+        self._channels: Sequence[ChannelPlace] = ()
+        self._all_answered: asyncio.Future[None] | None = None
+
+    def begin(self, head: str, channels: Sequence[ChannelPlace]) -> None:
+        """What the task consists of: id of the first operator, and the places of its channels."""
+        self._head = head
+        self._channels = channels
+
+    def restored(self, checkpoint_id: int, keyed_state: Mapping[str, KeyedStateParts]) -> None:
+        """What the task goes on from, by operator, where that is the subtask's own."""
+        with self._lock:
+            self._bases[checkpoint_id] = dict(keyed_state)
+
+    # --- snapshots, from the task's thread ----------------------------------------------------
+
+    def base_of(self, operator_id: str, barrier: Barrier) -> int | None:
+        """The latest checkpoint that is known to be complete: the coordinator keeps what that
+        refers to, and nothing else.  Everything is written where that is shorter to read."""
+        if barrier.savepoint or barrier.is_whole:
+            return None
+        latest = barrier.latest_completed
+        with self._lock:
+            for checkpoint_id in [known for known in self._bases if known < latest]:
+                del self._bases[checkpoint_id]
+            parts = self._bases.get(latest, {}).get(operator_id, ())
+        return latest if parts and _may_go_on(parts, barrier) else None
+
+    def captured(self, barrier: Barrier, states: Mapping[str, OperatorStateCapture]) -> None:
+        with self._lock:
+            known = self._bases.get(barrier.latest_completed, {})
+            bases = {it: known[it] for it, capture in states.items() if not capture.is_whole}
+            snapshot = _Snapshot(barrier, states, bases, in_flight_awaited=barrier.may_overtake)
+            snapshot.writer = SnapshotWriter(
+                state_writer(
+                    barrier.directory,
+                    self._inline_threshold,
+                    is_savepoint=barrier.savepoint,
+                    check=snapshot.check,
+                )
+            )
+            self._pending[barrier.checkpoint_id] = snapshot
+        self._begin(snapshot)
+        self._taken(barrier.checkpoint_id)
+
+    def overtaken_results(
+        self, checkpoint_id: int, result: int, subpartition: int, elements: Sequence[InFlight]
+    ) -> None:
+        with self._lock:
+            in_flight = self._in_flight.setdefault(checkpoint_id, InFlightData())
+            in_flight.results[result, subpartition] = list(elements)
+
+    def in_flight(self, checkpoint_id: int, channel: int, elements: Sequence[InFlight]) -> None:
+        if elements:
+            with self._lock:
+                in_flight = self._in_flight.setdefault(checkpoint_id, InFlightData())
+                in_flight.inputs.setdefault(self._channels[channel], []).extend(elements)
+
+    def in_flight_completed(self, checkpoint_id: int) -> None:
+        with self._lock:
+            snapshot = self._pending.get(checkpoint_id)
+            if snapshot is not None:
+                snapshot.in_flight_awaited = False
+        if snapshot is not None:
+            self._begin(snapshot)
+
+    def declined(self, checkpoint_id: int, reason: str) -> None:
+        self.decline(checkpoint_id, _REASONS[reason], reason)
+        self._taken(checkpoint_id)
+
+    def aborted(self, checkpoint_id: int) -> None:
+        self.declined(checkpoint_id, ABORTED)
+
+    # --- answers ------------------------------------------------------------------------------
+
+    def decline(self, checkpoint_id: int, reason: CheckpointFailureReason, text: str = "") -> None:
+        """The task takes no part in it, or not to its end, unless it has answered already; from
+        any thread."""
+        with self._lock:
+            snapshot = self._pending.get(checkpoint_id)
+            if snapshot is None:
+                self._in_flight.pop(checkpoint_id, None)
+                if checkpoint_id in self._answered:
+                    self._bases.pop(checkpoint_id, None)
+                    return
+                self._answered.append(checkpoint_id)
+            elif snapshot.given_up is None:
+                snapshot.given_up = reason, text
+        if snapshot is None:
+            answer = DeclineCheckpoint(self._job_id, checkpoint_id, self._attempt_id, reason, text)
+            self._on_loop(partial(self._report, answer))
+        else:
+            self._begin(snapshot)
+
+    async def close(self, *, is_given_up: bool) -> None:
+        """The task's thread has ended; on the event loop.  Returns when everything is answered.
+
+        Args:
+            is_given_up: nobody needs what is not written yet.
+        """
+        with self._lock:
+            pending = tuple(self._pending.values())
+        for snapshot in pending:
+            if is_given_up or snapshot.in_flight_awaited:
+                self.decline(
+                    snapshot.barrier.checkpoint_id, Reason.CHECKPOINT_DECLINED_TASK_CLOSING
+                )
+        while self._pending:
+            self._all_answered = asyncio.get_running_loop().create_future()
+            await self._all_answered
+
+    # --- writing ------------------------------------------------------------------------------
+
+    def _begin(self, snapshot: _Snapshot) -> None:
+        """Have done what is to be done for it, unless somebody is at it."""
+        with self._lock:
+            if snapshot.is_running or self._next(snapshot) is None:
+                return
+            snapshot.is_running = True
+        self._submit(partial(self._work, snapshot))
+
+    def _work(self, snapshot: _Snapshot) -> None:
+        while True:
+            with self._lock:
+                step = self._next(snapshot)
+                if step is None:
+                    snapshot.is_running = False
+                    return
+            step(snapshot)
+
+    def _next(self, snapshot: _Snapshot) -> Callable[[_Snapshot], None] | None:
+        """None: something is waited for, or it is answered."""
+        if snapshot.is_answered:
+            return None
+        if snapshot.given_up is not None:
+            return self._discard
+        if not snapshot.is_written:
+            return self._write
+        if snapshot.in_flight_awaited:
+            return None
+        in_flight = snapshot.barrier.checkpoint_id in self._in_flight
+        return self._write_in_flight if in_flight else self._acknowledge
+
+    def _write(self, snapshot: _Snapshot) -> None:
+        def write() -> None:
+            for operator_id, capture in snapshot.captures.items():
+                snapshot.check()
+                base = snapshot.bases.get(operator_id, ())
+                snapshot.writer.write(operator_id, capture.write(), base)
+
+        self._try(snapshot, write)
+        self._release(snapshot)
+        snapshot.is_written = True
+
+    def _write_in_flight(self, snapshot: _Snapshot) -> None:
+        with self._lock:
+            in_flight = self._in_flight.pop(snapshot.barrier.checkpoint_id)
+        self._try(snapshot, lambda: snapshot.writer.write_in_flight(self._head, in_flight))
+
+    def _try(self, snapshot: _Snapshot, write: Callable[[], None]) -> None:
+        """The snapshot is given up if it fails."""
+        try:
+            write()
+        except BaseException as error:  # noqa: BLE001 - values, and how they are written, are the user's
+            with self._lock:
+                if snapshot.given_up is None:
+                    reason = Reason.CHECKPOINT_ASYNC_EXCEPTION
+                    snapshot.given_up = reason, summary_of(error)
+
+    def _release(self, snapshot: _Snapshot) -> None:
+        for capture in snapshot.captures.values():
+            capture.release()
+        snapshot.captures = {}
+
+    def _discard(self, snapshot: _Snapshot) -> None:
+        self._release(snapshot)
+        snapshot.writer.discard()
+        assert snapshot.given_up is not None
+        reason, text = snapshot.given_up
+        checkpoint_id = snapshot.barrier.checkpoint_id
+        self._answer(
+            snapshot,
+            DeclineCheckpoint(self._job_id, checkpoint_id, self._attempt_id, reason, text),
+        )
+
+    def _acknowledge(self, snapshot: _Snapshot) -> None:
+        operators = snapshot.writer.operators
+        barrier = snapshot.barrier
+        states = {it: state for it, state in operators.items() if not state.is_empty}
+        answer = AcknowledgeCheckpoint(
+            self._job_id,
+            barrier.checkpoint_id,
+            self._attempt_id,
+            TaskState(states) if states else None,
+            barrier.savepoint,
+        )
+        self._answer(snapshot, answer, _keyed_state_of(states))
+
+    def _answer(
+        self,
+        snapshot: _Snapshot,
+        answer: CheckpointAnswer,
+        keyed_state: dict[str, KeyedStateParts] | None = None,
+    ) -> None:
+        """*keyed_state*: what later checkpoints may refer to, if this one is complete."""
+        with self._lock:
+            if isinstance(answer, AcknowledgeCheckpoint) and snapshot.given_up is not None:
+                return  # at the last moment
+            snapshot.is_answered = True
+            self._in_flight.pop(answer.checkpoint_id, None)
+            self._answered.append(answer.checkpoint_id)
+            if keyed_state is not None:
+                self._bases[answer.checkpoint_id] = keyed_state
+        self._on_loop(partial(self._tell, answer))
+
+    def _tell(self, answer: CheckpointAnswer) -> None:
+        self._report(answer)
+        with self._lock:
+            del self._pending[answer.checkpoint_id]
+        if self._all_answered is not None and not self._all_answered.done():
+            self._all_answered.set_result(None)
+
+
+def _keyed_state_of(states: Mapping[str, OperatorSubtaskState]) -> dict[str, KeyedStateParts]:
+    return {it: state.keyed_state[0].parts for it, state in states.items() if state.keyed_state}
+
+
+def _may_go_on(parts: KeyedStateParts, barrier: Barrier) -> bool:
+    """Whether changes are to be written after these: they are not too many or too large, and no
+    files of another job or of a savepoint, which may be removed at any time."""
+    whole, *changes = (part.location for part in parts)
+    if len(changes) >= MOST_CHANGES or sum(change.size for change in changes) > whole.size:
+        return False
+    shared = shared_directory(barrier.directory)
+    return all(
+        locations.parent_of(location.path) == shared
+        for location in (whole, *changes)
+        if isinstance(location, FileState)
+    )

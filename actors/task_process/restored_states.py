@@ -1,0 +1,110 @@
+"""Reads what a task goes on from: its operators' states in a checkpoint.  Blocking."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from flinkray.actors.gateways.task_errors import TaskError
+from flinkray.actors.task_process.snapshot_writer import ChannelPlace, KeyedStateParts
+from flinkray.checkpoint.errors import CheckpointStorageError
+from flinkray.checkpoint.handles import ChannelStateHandle, OperatorSubtaskState, TaskState
+from flinkray.checkpoint.keyed_state_format import read_keyed_state
+from flinkray.checkpoint.operator_state_format import read_operator_state
+from flinkray.checkpoint.state_files import open_state
+from flinkray.core.key_groups import KeyGroupRange
+from flinkray.streaming.network import decode_elements
+from flinkray.streaming.operators.operator import OperatorState, StreamOperator
+from flinkray.streaming.records.elements import Element
+
+Operators = Sequence[tuple[str, StreamOperator]]
+"""Ids, and operators that are set up."""
+
+
+class StateNotReadError(TaskError):
+    """A task's state cannot be read; the text names the operator and the file."""
+
+
+def read_states(
+    state: TaskState, operators: Operators, check: Callable[[], None]
+) -> dict[str, list[OperatorState]]:
+    """By operator id.
+
+    Args:
+        check: called before each file is read; what it raises ends the reading.
+
+    Raises:
+        StateNotReadError: a file is not there, cannot be read, or is not what was written.
+    """
+    states = {}
+    for operator_id, operator in operators:
+        of_operator = state.operators.get(operator_id)
+        if of_operator is not None:
+            try:
+                states[operator_id] = _read(of_operator, _key_groups_of(operator), check)
+            except CheckpointStorageError as error:
+                name = operator.context.name
+                raise StateNotReadError(
+                    f"the state of operator {name!r} cannot be read: {error}"
+                ) from error
+    return states
+
+
+def _read(
+    state: OperatorSubtaskState, key_groups: KeyGroupRange | None, check: Callable[[], None]
+) -> list[OperatorState]:
+    states = []
+    for keyed in state.keyed_state if key_groups is not None else ():
+        check()
+        assert key_groups is not None
+        states += [OperatorState(keyed=it) for it in read_keyed_state([keyed], key_groups)]
+    for handle in state.operator_state:
+        check()
+        states += [OperatorState(operator=it) for it in read_operator_state([handle])]
+    return states
+
+
+def read_in_flight(
+    state: TaskState, check: Callable[[], None]
+) -> tuple[dict[ChannelPlace, list[Element]], dict[ChannelPlace, list[Element]]]:
+    """What was in flight in channels of the task's inputs, and in subpartitions of its results.
+
+    Raises:
+        StateNotReadError: a file is not there, cannot be read, or is not what was written.
+        StateMigrationError: it has records of classes that cannot be read any more.
+    """
+    states = state.operators.values()
+    try:
+        return (
+            _read_channels([it for s in states for it in s.input_channels], check),
+            _read_channels([it for s in states for it in s.result_subpartitions], check),
+        )
+    except CheckpointStorageError as error:
+        raise StateNotReadError(f"data that was in flight cannot be read: {error}") from error
+
+
+def _read_channels(
+    handles: Iterable[ChannelStateHandle], check: Callable[[], None]
+) -> dict[ChannelPlace, list[Element]]:
+    found = {}
+    for handle in handles:
+        check()
+        with open_state(handle.location) as it:
+            data = it.read(0, it.size)
+            found[handle.gate, handle.channel] = decode_elements(data, it.name)
+    return found
+
+
+def own_keyed_state(state: TaskState, operators: Operators) -> dict[str, KeyedStateParts]:
+    """Of those operators whose keyed state is one handle for just this subtask's key groups: what
+    is written next may be the changes to it."""
+    own = {}
+    for operator_id, operator in operators:
+        of_operator = state.operators.get(operator_id)
+        handles = () if of_operator is None else of_operator.keyed_state
+        if len(handles) == 1 and handles[0].key_groups == _key_groups_of(operator):
+            own[operator_id] = handles[0].parts
+    return own
+
+
+def _key_groups_of(operator: StreamOperator) -> KeyGroupRange | None:
+    return None if operator.keyed_state is None else operator.keyed_state.key_groups

@@ -1,0 +1,117 @@
+"""Writes what a task has captured as state of a checkpoint."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from flinkray.checkpoint.errors import CheckpointStorageError
+from flinkray.checkpoint.handles import (
+    ChannelStateHandle,
+    KeyedStateHandle,
+    KeyedStatePart,
+    OperatorStateHandle,
+    OperatorSubtaskState,
+    StateLocation,
+)
+from flinkray.checkpoint.keyed_state_format import write_keyed_state
+from flinkray.checkpoint.operator_state_format import write_operator_state
+from flinkray.checkpoint.state_files import StateWriter, delete_state
+from flinkray.state.operator_state import OperatorSnapshot
+from flinkray.state.snapshots import KeyedSnapshot
+from flinkray.streaming.network import encode_elements
+from flinkray.streaming.operators.operator import OperatorState
+from flinkray.streaming.records.in_flight import InFlight
+
+log = logging.getLogger(__name__)
+
+KeyedStateParts = tuple[KeyedStatePart, ...]
+"""A whole snapshot of one operator's keyed state and the changes after it, oldest first."""
+
+
+ChannelPlace = tuple[int, int]
+"""Number of the input, and of the channel in it; or of the result, and of the subpartition."""
+
+
+@dataclass
+class InFlightData:
+    """What barriers have overtaken, in order."""
+
+    inputs: dict[ChannelPlace, list[InFlight]] = field(default_factory=dict)
+    results: dict[ChannelPlace, list[InFlight]] = field(default_factory=dict)
+
+
+class SnapshotWriter:
+    """Of one task and one checkpoint.  One thread at a time."""
+
+    def __init__(self, writer: StateWriter) -> None:
+        self._writer = writer
+        self._written: list[StateLocation] = []
+        self.operators: dict[str, OperatorSubtaskState] = {}
+        """What was written until now, by operator id."""
+
+    def write(self, operator_id: str, state: OperatorState, base: KeyedStateParts) -> None:
+        """
+        Args:
+            base: what the keyed state is the changes to; empty if it is whole.
+
+        Raises:
+            CheckpointStorageError: it cannot be written.
+        """
+        self.operators[operator_id] = OperatorSubtaskState(
+            () if state.operator is None else (self._operator_state(state.operator),),
+            () if state.keyed is None else self._keyed_state(state.keyed, base),
+        )
+
+    def write_in_flight(self, operator_id: str, in_flight: InFlightData) -> None:
+        """With the state of the operator, which was written before.
+
+        Raises:
+            CheckpointStorageError: it cannot be written.
+            StreamError: it has records that cannot be pickled.
+        """
+        self.operators[operator_id] = replace(
+            self.operators[operator_id],
+            input_channels=self._channels(in_flight.inputs),
+            result_subpartitions=self._channels(in_flight.results),
+        )
+
+    def _channels(
+        self, elements: Mapping[ChannelPlace, Sequence[InFlight]]
+    ) -> tuple[ChannelStateHandle, ...]:
+        handles = []
+        for place in sorted(elements):
+            data = encode_elements(elements[place])
+            with self._writer.exclusive() as output:
+                output.write(data)
+                location = output.finish()
+            self._written.append(location)
+            handles.append(ChannelStateHandle(*place, location))
+        return tuple(handles)
+
+    def _operator_state(self, snapshot: OperatorSnapshot) -> OperatorStateHandle:
+        with self._writer.exclusive() as output:
+            handle = write_operator_state(snapshot, output)
+        self._written.append(handle.location)
+        return handle
+
+    def _keyed_state(
+        self, snapshot: KeyedSnapshot, base: KeyedStateParts
+    ) -> tuple[KeyedStateHandle, ...]:
+        if not (base or snapshot.tables or snapshot.timers or snapshot.columns):
+            return ()
+        with self._writer.shared() as output:
+            location = write_keyed_state(snapshot, output)
+        self._written.append(location)
+        parts = (*base, KeyedStatePart(location, is_whole=not base))
+        return (KeyedStateHandle(*snapshot.key_groups, parts),)
+
+    def discard(self) -> None:
+        """Remove what was written.  What cannot be removed, nobody refers to."""
+        for location in self._written:
+            try:
+                delete_state(location)
+            except CheckpointStorageError as error:
+                log.warning("state that nobody needs stays: %s", error)
+        self._written.clear()

@@ -1,0 +1,517 @@
+"""What a task answers to checkpoints, and what it leaves on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flinkray.actors.task_process import checkpoint_responder
+from flinkray.actors.task_process.checkpoint_responder import MOST_CHANGES
+from flinkray.actors.task_process.restored_states import read_in_flight
+from flinkray.checkpoint import files
+from flinkray.checkpoint.handles import FileState, InlineState, TaskState
+from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason
+from flinkray.scheduler.checkpoints.messages import AcknowledgeCheckpoint, DeclineCheckpoint
+from flinkray.streaming.checkpoint.barrier_handler import ABORTED, DECLINED_BEFORE, SUBSUMED
+from flinkray.streaming.operators.operator import OperatorState, OperatorStateCapture
+from flinkray.streaming.records.elements import Block, Element, Watermark
+from tests.actors.task_process.answering import LISTS, SEEN, Answering, Stateful, parts_of, restored
+
+
+@pytest.fixture
+def answering(tmp_path: Path) -> Answering:
+    return Answering(tmp_path)
+
+
+def test_a_snapshot_is_acknowledged_with_what_it_has_written(answering: Answering) -> None:
+    stateful = answering.stateful
+    stateful.put("k", 1)
+    stateful.append("k", [1])
+    stateful.timer(7, "k")
+    stateful.see("x")
+    answering.capture(1)
+    assert answering.taken == [1]
+    before = stateful.everything()
+    stateful.put("k", 2)
+    stateful.remove("k")
+    stateful.see("y")
+    assert answering.reports == []
+    (answer,) = answering.run()
+    assert isinstance(answer, AcknowledgeCheckpoint)
+    assert not answer.is_savepoint
+    assert restored(answer.state) == before
+    assert answering.files() == ["chk-1", "shared"], "operator state, keyed state"
+
+
+def test_a_task_without_state_acknowledges_with_none(answering: Answering) -> None:
+    """OS-03."""
+    answering.capture(1)
+    (answer,) = answering.run()
+    assert isinstance(answer, AcknowledgeCheckpoint)
+    assert answer.state is None
+    assert answering.files() == []
+
+
+def test_small_state_lies_in_its_handle(tmp_path: Path) -> None:
+    answering = Answering(tmp_path, inline_threshold=10_000)
+    answering.stateful.put("k", 1)
+    (part,) = parts_of(answering.acknowledged(1))
+    assert isinstance(part.location, InlineState)
+    assert answering.files() == []
+
+
+# --- increments -------------------------------------------------------------------------------
+
+
+def filled(answering: Answering, keys: int = 100) -> Stateful:
+    for key in range(keys):
+        answering.stateful.put(key, "some text")
+    return answering.stateful
+
+
+def test_changes_follow_what_is_known_to_be_complete(answering: Answering) -> None:
+    stateful = filled(answering)
+    first = parts_of(answering.acknowledged(1))
+    assert [part.is_whole for part in first] == [True]
+    stateful.put(1, "changed")
+    stateful.remove(2)
+    state = answering.acknowledged(2, latest_completed=1)
+    assert parts_of(state)[:1] == first
+    assert [part.is_whole for part in parts_of(state)] == [True, False]
+    assert parts_of(state)[1].location.size < first[0].location.size / 2
+    assert restored(state) == stateful.everything()
+    third = answering.acknowledged(3, latest_completed=2)
+    assert parts_of(third)[:2] == parts_of(state)
+
+
+@pytest.mark.parametrize("fate", ["acknowledged", "aborted", "not written", "in flight"])
+def test_no_change_is_lost_with_a_checkpoint_that_is_not_complete(
+    answering: Answering, fate: str
+) -> None:
+    """Its changes are in the next one, whatever has become of it by then."""
+    stateful = filled(answering)
+    answering.acknowledged(1)
+    stateful.put("b", 2)
+    stateful.remove(7)
+    seen = stateful.operator.operator_state.list_state(SEEN)
+    if fate == "not written":
+        seen.add(threading.Lock())
+    answering.capture(2, latest_completed=1)
+    if fate == "aborted":
+        answering.responder.aborted(2)
+    if fate != "in flight":
+        (answer,) = answering.run()
+        assert isinstance(answer, AcknowledgeCheckpoint) == (fate == "acknowledged")
+    seen.clear()
+    stateful.put("c", 3)
+    answering.capture(3, latest_completed=1)
+    answer = answering.run()[-1]
+    assert isinstance(answer, AcknowledgeCheckpoint)
+    assert answer.state is not None
+    assert len(parts_of(answer.state)) == 2
+    assert restored(answer.state) == stateful.everything()
+
+
+def test_nothing_is_shared_where_nothing_is_known_to_be_complete(answering: Answering) -> None:
+    filled(answering)
+    answering.acknowledged(1)
+    for latest_completed in (0, 7):
+        state = answering.acknowledged(latest_completed + 2, latest_completed)
+        assert [part.is_whole for part in parts_of(state)] == [True]
+
+
+def test_nothing_is_shared_with_a_checkpoint_before_the_latest(answering: Answering) -> None:
+    """Its files may be gone by then."""
+    filled(answering)
+    answering.acknowledged(1)
+    answering.acknowledged(2, latest_completed=1)
+    answering.acknowledged(3, latest_completed=2)
+    state = answering.acknowledged(4, latest_completed=1)
+    assert [part.is_whole for part in parts_of(state)] == [True]
+    assert sorted(answering.responder._bases) == [2, 3, 4], "what is not named is forgotten"
+
+
+def test_a_checkpoint_is_whole_if_it_is_to_be(answering: Answering) -> None:
+    filled(answering)
+    first = answering.acknowledged(1)
+    state = answering.acknowledged(2, latest_completed=1, is_whole=True)
+    assert len(parts_of(state)) == 1
+    assert parts_of(state) != parts_of(first)
+    assert len(parts_of(answering.acknowledged(3, latest_completed=2))) == 2
+
+
+def test_everything_is_written_again_after_ten_changes(answering: Answering) -> None:
+    stateful = filled(answering, 5000)
+    numbers = []
+    for checkpoint_id in range(1, 14):
+        stateful.put(0, checkpoint_id)
+        state = answering.acknowledged(checkpoint_id, latest_completed=checkpoint_id - 1)
+        numbers.append(len(parts_of(state)))
+    assert numbers == [*range(1, MOST_CHANGES + 2), 1, 2]
+    assert MOST_CHANGES == 10
+
+
+def test_everything_is_written_again_where_changes_are_larger(answering: Answering) -> None:
+    stateful = answering.stateful
+    numbers = []
+    for checkpoint_id in range(1, 6):
+        for key in range(100):
+            stateful.put(key, "text")
+        state = answering.acknowledged(checkpoint_id, latest_completed=checkpoint_id - 1)
+        numbers.append(len(parts_of(state)))
+    assert numbers == [1, 2, 3, 1, 2]
+
+
+def test_a_savepoint_is_whole_and_disturbs_no_increments(answering: Answering) -> None:
+    stateful = filled(answering)
+    answering.acknowledged(1)
+    stateful.put("b", 2)
+    savepoint = answering.acknowledged(2, latest_completed=1, savepoint=True)
+    (part,) = parts_of(savepoint)
+    assert isinstance(part.location, FileState)
+    assert Path(part.location.path).parent.name == "savepoint-2"
+    assert restored(savepoint) == stateful.everything()
+    stateful.put("c", 3)
+    state = answering.acknowledged(3, latest_completed=1)
+    assert len(parts_of(state)) == 2
+    assert restored(state) == stateful.everything()
+    assert len(parts_of(answering.acknowledged(4, latest_completed=2))) == 1, "it shares nothing"
+
+
+def test_a_savepoint_is_acknowledged_as_one(answering: Answering) -> None:
+    answering.stateful.put("k", 1)
+    answering.capture(1, savepoint=True)
+    (answer,) = answering.run()
+    assert isinstance(answer, AcknowledgeCheckpoint)
+    assert answer.is_savepoint
+
+
+def test_changes_follow_what_was_restored(answering: Answering) -> None:
+    stateful = filled(answering)
+    first = answering.acknowledged(1)
+    answering.restart(1, first)
+    stateful = answering.stateful
+    stateful.put("b", 2)
+    stateful.remove(3)
+    state = answering.acknowledged(2, latest_completed=1)
+    assert parts_of(state)[:1] == parts_of(first)
+    assert len(parts_of(state)) == 2
+    assert restored(state) == stateful.everything()
+
+
+def test_nothing_is_shared_with_a_savepoint_that_was_restored(answering: Answering) -> None:
+    """It is its user's, who may remove it."""
+    filled(answering)
+    savepoint = answering.acknowledged(1, savepoint=True)
+    answering.restart(1, savepoint)
+    assert len(parts_of(answering.acknowledged(2, latest_completed=1))) == 1
+
+
+# --- failures and aborts ----------------------------------------------------------------------
+
+
+def test_what_cannot_be_written_declines_with_the_cause(answering: Answering) -> None:
+    """The files that were finished before are gone."""
+    answering.stateful.put("k", 1)
+    answering.stateful.see(threading.Lock())
+    answering.capture(1)
+    answer = answering.declined(1)
+    assert answer.reason is CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION
+    assert "lock cannot be stored" in answer.text
+    assert answering.files() == []
+
+
+def test_storage_that_fails_declines_with_the_cause(
+    answering: Answering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering.stateful.put("k", 1)
+    answering.stateful.see("x")
+    closed = files._LocalOutput.close
+    left = [1]
+
+    def close(output: Any) -> None:
+        if not left:
+            raise OSError(28, "No space left on device")
+        left.pop()
+        closed(output)
+
+    monkeypatch.setattr(files._LocalOutput, "close", close)
+    answering.capture(1)
+    answer = answering.declined(1)
+    assert answer.reason is CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION
+    assert "No space left on device" in answer.text
+    assert answering.files() == []
+
+
+def test_user_code_that_ends_the_thread_only_declines(answering: Answering) -> None:
+    class Leaves:
+        def __reduce__(self) -> Any:
+            raise SystemExit("bye")
+
+    answering.stateful.put("k", Leaves())
+    answering.capture(1)
+    assert "bye" in answering.declined(1).text
+    answering.stateful.put("k", 1)
+    answering.acknowledged(2)
+
+
+def test_an_abort_before_anything_is_written_declines(answering: Answering) -> None:
+    answering.stateful.put("k", 1)
+    answering.capture(1)
+    answering.responder.aborted(1)
+    answering.declined(1)
+    assert answering.files() == []
+    answering.responder.aborted(1)
+    assert answering.run() == [], "it was answered"
+
+
+def test_an_abort_while_it_is_written_declines_when_nothing_writes_any_more(
+    answering: Answering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering.stateful.put("k", 1)
+    answering.stateful.see("x")
+    answering.capture(1)
+    written = files._LocalOutput.write
+    pieces: list[int] = []
+
+    def write(output: Any, data: bytes) -> None:
+        pieces.append(len(data))
+        answering.responder.aborted(1)
+        answering.run_mail()
+        assert answering.reports == [], "it still writes"
+        written(output, data)
+
+    monkeypatch.setattr(files._LocalOutput, "write", write)
+    answer = answering.declined(1)
+    assert (answer.reason, answer.text) == (
+        CheckpointFailureReason.CHECKPOINT_DECLINED_SUBSUMED,
+        ABORTED,
+    )
+    assert answering.files() == []
+    assert len(pieces) == 1, "the rest was not written"
+
+
+def test_nothing_is_serialised_for_a_snapshot_that_was_given_up(
+    answering: Answering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serialised = []
+
+    class Capture(OperatorStateCapture):
+        def __init__(self, name: str) -> None:
+            super().__init__(None, None)
+            self.name = name
+
+        def write(self) -> OperatorState:
+            serialised.append(self.name)
+            answering.responder.aborted(1)
+            return OperatorState()
+
+    barrier = answering.barrier(1)
+    answering.responder.captured(barrier, {name: Capture(name) for name in ("first", "second")})
+    answering.declined(1)
+    assert serialised == ["first"]
+
+
+def test_an_abort_at_the_last_moment_declines(
+    answering: Answering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def acknowledging(*arguments: Any) -> TaskState:
+        answering.responder.aborted(1)
+        return TaskState(*arguments)
+
+    answering.stateful.put("k", 1)
+    answering.capture(1)
+    monkeypatch.setattr(checkpoint_responder, "TaskState", acknowledging)
+    answering.declined(1)
+    assert answering.files() == []
+
+
+def test_the_first_reason_is_the_one_that_is_told(answering: Answering) -> None:
+    answering.capture(1)
+    answering.responder.declined(1, SUBSUMED)
+    answering.responder.aborted(1)
+    assert answering.declined(1).text == SUBSUMED
+
+
+def test_an_abort_after_the_answer_changes_nothing(answering: Answering) -> None:
+    answering.stateful.put("k", 1)
+    state = answering.acknowledged(1)
+    answering.responder.aborted(1)
+    assert answering.run() == []
+    assert restored(state)["values"] == {"k": 1}, "the coordinator removes it"
+    assert answering.responder._bases == {}, "nothing will refer to it"
+
+
+def test_an_abort_before_the_barrier_declines(answering: Answering) -> None:
+    """The coordinator waits for all to say that they write nothing."""
+    answering.responder.aborted(1)
+    assert answering.taken == [1]
+    answering.declined(1)
+    answering.responder.declined(1, ABORTED)
+    assert answering.run() == []
+
+
+@pytest.mark.parametrize(
+    ("why", "reason"),
+    [
+        (SUBSUMED, CheckpointFailureReason.CHECKPOINT_DECLINED_SUBSUMED),
+        (DECLINED_BEFORE, CheckpointFailureReason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER),
+    ],
+)
+def test_declines_name_their_reasons(
+    answering: Answering, why: str, reason: CheckpointFailureReason
+) -> None:
+    """None of them counts as a failure of the job."""
+    answering.responder.declined(1, why)
+    answer = answering.declined(1)
+    assert (answer.reason, answer.text) == (reason, why)
+    assert not answer.reason.counts_as_failure
+    assert answering.taken == [1]
+
+
+def test_what_is_captured_costs_nothing_when_it_was_given_up(answering: Answering) -> None:
+    stateful = answering.stateful
+    stateful.append("k", 1)
+    answering.capture(1)
+    answering.responder.aborted(1)
+    answering.run()
+    before = stateful.table(LISTS).get("k")
+    stateful.append("k", 2)
+    assert stateful.table(LISTS).get("k") is before, "it was not copied"
+
+
+# --- unaligned --------------------------------------------------------------------------------
+
+
+def test_an_unaligned_checkpoint_waits_for_the_data_in_flight(answering: Answering) -> None:
+    answering.stateful.put("k", 1)
+    answering.capture(1, unaligned=True)
+    assert answering.run() == []
+    answering.responder.in_flight_completed(1)
+    (answer,) = answering.run()
+    assert isinstance(answer, AcknowledgeCheckpoint)
+
+
+def test_data_in_flight_may_be_complete_before_the_snapshot_is_written(
+    answering: Answering,
+) -> None:
+    answering.stateful.put("k", 1)
+    answering.capture(1, unaligned=True)
+    answering.responder.in_flight_completed(1)
+    (answer,) = answering.run()
+    assert isinstance(answer, AcknowledgeCheckpoint)
+
+
+def test_data_in_flight_is_written_with_the_snapshot(answering: Answering) -> None:
+    """ST-06: of each channel in its order."""
+    responder = answering.responder
+    responder.overtaken_results(1, 2, 5, [Block(["result"])])
+    answering.capture(1, unaligned=True)
+    responder.in_flight(1, 2, [Block([1])])
+    responder.in_flight(1, 0, [])
+    answering.run()
+    responder.in_flight(1, 2, [Watermark(7), Block([2])])
+    responder.in_flight(1, 1, [Block([3])])
+    responder.in_flight_completed(1)
+    (answer,) = answering.run()
+    assert isinstance(answer, AcknowledgeCheckpoint)
+    assert answer.state is not None
+    inputs, results = read_in_flight(answer.state, lambda: None)
+    assert {place: shown(elements) for place, elements in inputs.items()} == {
+        (1, 0): [[1], Watermark(7), [2]],
+        (0, 1): [[3]],
+    }
+    assert {place: shown(elements) for place, elements in results.items()} == {(2, 5): [["result"]]}
+    assert responder._in_flight == {}
+
+
+def shown(elements: list[Element]) -> list[Any]:
+    return [list(e.values) if isinstance(e, Block) else e for e in elements]
+
+
+def test_data_in_flight_that_cannot_be_written_declines(answering: Answering) -> None:
+    answering.stateful.put("k", 1)
+    answering.capture(1, unaligned=True)
+    answering.responder.in_flight(1, 0, [Block([threading.Lock()])])
+    answering.responder.in_flight_completed(1)
+    answer = answering.declined(1)
+    assert answer.reason is CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION
+    assert "lock" in answer.text
+    assert answering.files() == []
+
+
+def test_what_waits_for_data_in_flight_is_removed_with_an_abort(answering: Answering) -> None:
+    answering.stateful.put("k", 1)
+    answering.capture(1, unaligned=True)
+    answering.run()
+    assert answering.files() == ["shared"]
+    answering.responder.in_flight(1, 0, [Block([1])])
+    answering.responder.aborted(1)
+    answering.declined(1)
+    assert answering.files() == []
+    assert answering.responder._in_flight == {}
+
+
+# --- the end of the task ----------------------------------------------------------------------
+
+
+async def test_a_task_ends_when_its_snapshots_are_answered(answering: Answering) -> None:
+    answering.stateful.put("k", 1)
+    answering.capture(1)
+    closing = asyncio.ensure_future(answering.responder.close(is_given_up=False))
+    await asyncio.sleep(0)
+    answering.write_one()
+    await asyncio.sleep(0)
+    assert not closing.done(), "not reported yet"
+    answering.run_mail()
+    await closing
+    (answer,) = answering.reports
+    assert isinstance(answer, AcknowledgeCheckpoint)
+
+
+async def test_a_task_that_fails_gives_its_snapshots_up(answering: Answering) -> None:
+    answering.stateful.put("k", 1)
+    answering.capture(1)
+    closing = asyncio.ensure_future(answering.responder.close(is_given_up=True))
+    await asyncio.sleep(0)
+    assert not closing.done()
+    answering.write_one()
+    answering.run_mail()
+    await closing
+    (answer,) = answering.reports
+    assert isinstance(answer, DeclineCheckpoint)
+    assert answer.reason is CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_CLOSING
+    assert answering.files() == []
+
+
+async def test_data_in_flight_is_not_waited_for_when_the_task_has_ended(
+    answering: Answering,
+) -> None:
+    answering.capture(1, unaligned=True)
+    closing = asyncio.ensure_future(answering.responder.close(is_given_up=False))
+    await asyncio.sleep(0)
+    answering.write_one()
+    answering.run_mail()
+    await closing
+    assert isinstance(answering.reports[0], DeclineCheckpoint)
+
+
+def test_the_state_of_a_checkpoint_is_what_it_was(answering: Answering) -> None:
+    """Of each of several that are written later, in another order than they were taken in."""
+    states: dict[int, dict[str, Any]] = {}
+    for checkpoint_id in (1, 2, 3):
+        answering.stateful.put(checkpoint_id, "x")
+        answering.stateful.remove(checkpoint_id - 1)
+        answering.capture(checkpoint_id)
+        states[checkpoint_id] = answering.stateful.everything()
+    for _ in range(3):
+        answering.write_one(-1)
+    for answer in answering.run():
+        assert isinstance(answer, AcknowledgeCheckpoint)
+        assert isinstance(answer.state, TaskState)
+        assert restored(answer.state) == states.pop(answer.checkpoint_id)
+    assert not states
