@@ -9,7 +9,9 @@ After Flink's ``SingleCheckpointBarrierHandler`` and ``CheckpointBarrierTracker`
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 from flinkray.streaming.records.elements import Barrier
@@ -40,6 +42,9 @@ class CheckpointableTask(Protocol):
 
     def abort_checkpoint(self, checkpoint_id: int, reason: str) -> None:
         """The task takes no part in it; tasks behind this one are to be told."""
+
+    def call_at(self, timestamp: int, action: Callable[[], None]) -> None:
+        """Between two portions of the input, when it is that time: milliseconds since 1970."""
 
 
 class BarrierHandler(ABC):
@@ -101,7 +106,8 @@ class ExactlyOnceHandler(BarrierHandler):
     ones have; then the snapshot is taken (ST-01).  An *unaligned* one: the snapshot is taken at the
     first barrier; what is read from the other channels until theirs come belongs to it as well
     (ST-06).  Which it is, each barrier says: savepoints are aligned where checkpoints are not
-    (ST-07).
+    (ST-07).  An aligned checkpoint with a *time-out* goes on as an unaligned one when that is over,
+    or when a barrier comes that has overtaken what it had to wait behind (ST-08).
     """
 
     def __init__(
@@ -126,7 +132,8 @@ class ExactlyOnceHandler(BarrierHandler):
         return self._pending
 
     def barrier(self, channel: int, barrier: Barrier) -> None:
-        if barrier.checkpoint_id > self._latest:
+        is_first = barrier.checkpoint_id > self._latest
+        if is_first:
             self._give_up(SUBSUMED)
             self._latest = barrier.checkpoint_id
             self._pending = barrier
@@ -136,10 +143,14 @@ class ExactlyOnceHandler(BarrierHandler):
             return  # late: it was given up
         self._came.add(channel)
         if barrier.unaligned:
+            self.alignment_timed_out(barrier.checkpoint_id)
             self._recorder.overtaken(barrier.checkpoint_id, channel)
         elif not self._pending.unaligned:
             self._gate.block(channel)
         self._complete_if_all_came()
+        if is_first and self._pending is not None and barrier.overtakes_at is not None:
+            timed_out = partial(self.alignment_timed_out, barrier.checkpoint_id)
+            self._task.call_at(barrier.overtakes_at, timed_out)
 
     def alignment_timed_out(self, checkpoint_id: int) -> None:
         """The checkpoint goes on as an unaligned one, if it is still waited for (ST-08)."""

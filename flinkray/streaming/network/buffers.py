@@ -7,6 +7,7 @@ from typing import Final
 
 from flinkray.streaming.network.element_codec import Description
 from flinkray.streaming.network.frames import Part
+from flinkray.streaming.network.waiting_barrier import WaitingBarrier
 from flinkray.streaming.records.elements import (
     Barrier,
     Block,
@@ -28,7 +29,9 @@ _BATCHES: Final = (Block, Columns)
 class Buffer:
     """Some elements of one subpartition: as they are for a consumer in this process, or encoded."""
 
-    __slots__ = ("descriptions", "elements", "is_event", "is_urgent", "parts", "records", "size")
+    __slots__ = (
+        "descriptions", "elements", "is_event", "is_urgent", "parts", "records", "size", "waiting",
+    )  # fmt: skip
 
     def __init__(self, elements: Sequence[Element], records: int, size: int) -> None:
         self.elements: Sequence[Element] | None = elements
@@ -39,6 +42,8 @@ class Buffer:
         """It needs no credit."""
         self.is_urgent = False
         """It has overtaken others, and overtakes those that the consumer has not taken."""
+        self.waiting: WaitingBarrier | None = None
+        """What it has, if that overtakes others when it has to wait too long."""
         self.descriptions: Sequence[Description] = ()
         self.parts: Sequence[Part] = ()
 

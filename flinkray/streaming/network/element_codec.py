@@ -258,6 +258,12 @@ def is_event(descriptions: Sequence[Description]) -> bool:
     return descriptions[0][0] in (_BARRIER, _CANCELLED_BARRIER, _END)
 
 
+def barrier_of(descriptions: Sequence[Description]) -> Barrier | None:
+    """What a buffer without data has, if that is a barrier."""
+    kind, *fields = descriptions[0]
+    return Barrier(*fields) if kind == _BARRIER else None
+
+
 def schemas_in(descriptions: Sequence[Description], known: set[int]) -> list[int]:
     """Numbers of the schemas that data needs besides those that come with it and *known* ones;
     what comes, too, is known from now on."""

@@ -147,7 +147,7 @@ class NetworkEnvironment:
 
         Call ``listen``, then ``request`` on it from the task's thread.
         """
-        gate = NetworkInputGate(self._name(consumer))
+        gate = NetworkInputGate(self._name(consumer), self.timers)
         floating = FloatingCredit(self.settings.floating_credit)
         for source in sources:
             if source.address.incarnation == self._incarnation:

@@ -13,7 +13,7 @@ from flinkray.rpc.wire import codec
 from flinkray.streaming.network.buffers import OVERHEAD, count_records
 from flinkray.streaming.network.connection import Connection, ReceivingChannel
 from flinkray.streaming.network.credit import FloatingCredit, ReceiverCredit
-from flinkray.streaming.network.element_codec import ElementDecoder, is_event
+from flinkray.streaming.network.element_codec import ElementDecoder, barrier_of, is_event
 from flinkray.streaming.network.errors import (
     PartitionUnavailableError,
     ProducerLostError,
@@ -28,7 +28,7 @@ from flinkray.streaming.network.result_partition import ResultPartition
 from flinkray.streaming.network.settings import NetworkSettings
 from flinkray.streaming.network.timers import Timers
 from flinkray.streaming.network.views import LocalView
-from flinkray.streaming.records.elements import Barrier, Element
+from flinkray.streaming.records.elements import Element
 from flinkray.streaming.records.in_flight import EncodedElements, InFlight
 
 
@@ -49,6 +49,10 @@ class _Requests:
         else:
             return None
         return self._last
+
+
+_Received = tuple[Any, pa.Buffer | None, int] | QueuedBarrier
+"""A buffer: descriptions, data and size in bytes; or a barrier that may overtake others."""
 
 
 class RemoteInputChannel:
@@ -85,7 +89,7 @@ class RemoteInputChannel:
         self._is_served = False
         self._is_closed = False
         self._sequence = 0
-        self._received: deque[tuple[Any, pa.Buffer | None, int] | QueuedBarrier] = deque()
+        self._received: deque[_Received] = deque()
         self._decoder = ElementDecoder()
         self._elements: deque[Element] = deque()
         self._taken = ChannelMetrics()
@@ -158,21 +162,17 @@ class RemoteInputChannel:
         self._sequence += 1
         if sequence != self._sequence:
             raise WireFormatError(f"buffer {sequence} of a channel came, not {self._sequence}")
-        if is_urgent:
-            (barrier,) = self._decoder.decode(descriptions, body)
-            assert isinstance(barrier, Barrier)
-            queued = QueuedBarrier(barrier)
-            with self._gate.lock:
-                self._received.append(queued)
-            self._gate.overtaking(self._number, queued)
-            return
+        queued = None if body is not None else _queued_barrier(descriptions, is_urgent)
         size = OVERHEAD + (0 if body is None else body.size)
         with self._gate.lock:
             more = self._credit.on_received(size, backlog)
-            self._received.append((descriptions, body, size))
+            self._received.append(queued or (descriptions, body, size))
         if more:
             self._send_credit(more)
-        self._gate.has_data(self._number)
+        if queued is None:
+            self._gate.has_data(self._number)
+        else:
+            self._gate.barrier_came(self._number, queued)
 
     def fail(self, reason: str) -> None:
         """The producer or the connection to it is gone."""
@@ -207,11 +207,11 @@ class RemoteInputChannel:
         received = self._received.popleft()
         if isinstance(received, QueuedBarrier):
             barrier = received.reach()
-            if barrier is not None:
-                self._elements.append(barrier)
-            return
-        descriptions, body, size = received
-        elements = self._decoder.decode(descriptions, body)
+            elements: list[Element] = [] if barrier is None else [barrier]
+            size = OVERHEAD
+        else:
+            descriptions, body, size = received
+            elements = self._decoder.decode(descriptions, body)
         self._elements.extend(elements)
         with self._gate.lock:
             more = self._credit.on_taken(size)
@@ -244,6 +244,14 @@ class RemoteInputChannel:
             self._credit.in_use,
             len(self._received),
         )
+
+
+def _queued_barrier(descriptions: Any, is_urgent: bool) -> QueuedBarrier | None:
+    """None: it is no barrier, or one that stays in line."""
+    barrier = barrier_of(descriptions)
+    if barrier is None or not (is_urgent or barrier.overtakes_at is not None):
+        return None
+    return QueuedBarrier(barrier)
 
 
 class LocalInputChannel:
@@ -304,7 +312,7 @@ class LocalInputChannel:
             partition.subpartitions[self._subpartition],
             self._gate.consumer,
             lambda: self._gate.has_data(self._number),
-            lambda queued: self._gate.overtaking(self._number, queued),
+            lambda queued: self._gate.barrier_came(self._number, queued),
             fail,
         )
         self._view = view

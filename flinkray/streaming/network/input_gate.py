@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from flinkray.streaming.channels import InputGate
 from flinkray.streaming.network.metrics import ChannelMetrics
 from flinkray.streaming.network.queued_barrier import QueuedBarrier
+from flinkray.streaming.network.timers import Timers
 from flinkray.streaming.records.elements import Barrier, Element
 from flinkray.streaming.records.in_flight import InFlight
 
@@ -44,11 +47,13 @@ class NetworkInputGate(InputGate):
 
     Args:
         consumer: task and process, for errors.
+        timers: let barriers overtake what they have waited behind for too long.
     """
 
-    def __init__(self, consumer: str) -> None:
+    def __init__(self, consumer: str, timers: Timers) -> None:
         super().__init__(())
         self.consumer = consumer
+        self._timers = timers
         self.lock = threading.Lock()
         """Of what threads that receive and the task share, credit included."""
         self._inputs: list[InputChannel] = []
@@ -178,11 +183,24 @@ class NetworkInputGate(InputGate):
             self._ready.append(number)
         self._notify()
 
-    def overtaking(self, number: int, queued: QueuedBarrier) -> None:
-        """A barrier, which is in the channel's queue, overtakes what is before it there."""
-        self._urgent.append((number, queued))
-        self.has_data(number)  # its place in the queue
-        self._notify()
+    def barrier_came(self, number: int, queued: QueuedBarrier) -> None:
+        """It is in the channel's queue, and overtakes what is before it there: at once, or if it is
+        there still when it has waited for too long (ST-08)."""
+        self.has_data(number)
+        overtakes_at = queued.barrier.overtakes_at
+        clock = self._timers.clock
+        pause = 0.0 if overtakes_at is None else overtakes_at / 1000 - clock.time()
+        if pause > 0:
+            overtake = partial(self._overtake, number, queued)
+            self._timers.call_at(clock.monotonic() + pause, overtake)
+        else:
+            self._overtake(number, queued)
+
+    def _overtake(self, number: int, queued: QueuedBarrier) -> None:
+        if not (queued.is_reached or self._is_closed):
+            queued.barrier = replace(queued.barrier, unaligned=True)
+            self._urgent.append((number, queued))
+            self._notify()
 
     def fail(self, failure: Exception) -> None:
         """Some of the input will not come."""

@@ -11,12 +11,10 @@ class QueuedBarrier:
     once, by whichever way is the first.  Both are the task's thread.
     """
 
-    __slots__ = ("_is_given", "barrier", "is_reached", "size")
+    __slots__ = ("_is_given", "barrier", "is_reached")
 
-    def __init__(self, barrier: Barrier, size: int = 0) -> None:
+    def __init__(self, barrier: Barrier) -> None:
         self.barrier = barrier
-        self.size = size
-        """Bytes that the channel's credit counts for it."""
         self.is_reached = False
         """All that was sent before it was taken."""
         self._is_given = False

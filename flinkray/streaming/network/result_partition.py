@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import islice, takewhile
 from typing import Any, Protocol
 
@@ -18,6 +20,7 @@ from flinkray.streaming.network.errors import BatchTooLargeError, PartitionRelea
 from flinkray.streaming.network.metrics import ChannelMetrics
 from flinkray.streaming.network.settings import NetworkSettings
 from flinkray.streaming.network.timers import Timers
+from flinkray.streaming.network.waiting_barrier import WaitingBarrier
 from flinkray.streaming.records.elements import (
     Barrier,
     Block,
@@ -70,6 +73,8 @@ class ResultPartition:
         """Bytes of finished buffers that wait, in all subpartitions."""
         self.full = 0
         """Subpartitions that have as much waiting as they may."""
+        self.settled: deque[WaitingBarrier] = deque()
+        """Those that were sent in line, or have overtaken what was not sent; to be told."""
         self._timers = timers
         self._most_queued = subpartitions * settings.exclusive_credit + settings.floating_credit
         self._flush_at: float | None = None
@@ -119,13 +124,45 @@ class ResultPartition:
 
     def barrier(self, barrier: Barrier, settled: Settled) -> None:
         """Send it to all consumers.  Raises what :meth:`Subpartition.put` does."""
-        overtaken = {}
-        for subpartition in self.subpartitions:
-            if not barrier.unaligned:
+        pause = self._pause_before(barrier)
+        if barrier.unaligned or (pause is not None and pause <= 0):
+            barrier = replace(barrier, unaligned=True)
+            overtaken = {it.index: it.put_first(barrier) for it in self.subpartitions}
+            settled({index: elements for index, elements in overtaken.items() if elements})
+            return
+        if pause is None:
+            for subpartition in self.subpartitions:
                 subpartition.put(barrier)
-            elif elements := subpartition.put_first(barrier):
-                overtaken[subpartition.index] = elements
-        settled(overtaken)
+            settled({})
+            return
+        waiting = WaitingBarrier(barrier, len(self.subpartitions), settled)
+        for subpartition in self.subpartitions:
+            subpartition.put_waiting(waiting)
+        self._timers.call_at(self.clock.monotonic() + pause, partial(self._overtake, waiting))
+
+    def _pause_before(self, barrier: Barrier) -> float | None:
+        """Seconds until it is to overtake what waits; None: it stays in line."""
+        overtakes_at = barrier.overtakes_at
+        return None if overtakes_at is None else overtakes_at / 1000 - self.clock.time()
+
+    def _overtake(self, waiting: WaitingBarrier) -> None:
+        """It has waited for too long (ST-08).  What it overtakes may have to be copied; if that
+        fails, the writer is told."""
+        with self.lock:
+            if waiting.is_settled:
+                return
+            notify: list[Callable[[], None] | None] = []
+            try:
+                for subpartition in self.subpartitions:
+                    notify += subpartition.overtake(waiting)
+            except Exception as error:  # noqa: BLE001 - whatever the class of a record raises
+                self._unsent = error
+                notify.append(self._on_change)
+        for callback in notify:
+            if callback is not None:
+                callback()
+        if waiting.is_settled:
+            waiting.tell()
 
     def flush(self) -> None:
         """Send what waits to be sent with more."""
@@ -241,8 +278,10 @@ class ResultPartition:
         data = pa.py_buffer(parts[0] if len(parts) == 1 else b"".join(parts))
         return self.encoder.decoder().decode(buffer.descriptions, data)
 
-    def notify_room(self) -> None:
-        """A buffer has left: who waits for that goes on."""
+    def buffers_taken(self) -> None:
+        """They have left: who waits for that goes on."""
+        while self.settled:
+            self.settled.popleft().tell()
         if self._full_since is not None and self.full <= 0 and self.queued < self._most_queued:
             self._changed()
 
@@ -358,6 +397,19 @@ class Subpartition:
                 callback()
         return overtaken
 
+    def put_waiting(self, waiting: WaitingBarrier) -> None:
+        """Write a barrier that overtakes what is before it if :meth:`overtake` is called before it
+        was sent.  Raises what :meth:`put` does."""
+        self.partition.check()
+        with self._lock:
+            self._finish_open()
+            buffer = self._new_buffer([waiting.barrier], 0)
+            buffer.waiting = waiting
+            self._buffers.append(buffer)
+            notify = self._ready()
+        if notify is not None:
+            notify()
+
     def flush(self) -> None:
         """Send what waits to be sent with more."""
         if self._open:
@@ -468,6 +520,17 @@ class Subpartition:
             seen = encoded.size / buffer.records
             partition.record_size += (seen - partition.record_size) / 8
 
+    def overtake(self, waiting: WaitingBarrier) -> list[Callable[[], None] | None]:
+        """Let it overtake what is before it, if it is still there; what is to be called then,
+        without the lock."""
+        for place, buffer in enumerate(self._buffers):
+            if buffer.waiting is waiting:
+                waiting.leave(self.index, self._in_flight(place))
+                del self._buffers[place]
+                self._account(-buffer.size)
+                return [self._overtake(replace(waiting.barrier, unaligned=True)), self._ready()]
+        return []
+
     def _in_flight(self, count: int) -> list[InFlight]:
         """What is in the first so many buffers."""
         elements: list[InFlight] = []
@@ -531,6 +594,11 @@ class Subpartition:
         buffer = self._buffers.popleft()
         self._account(-buffer.size)
         self.note_sent(buffer)
+        waiting = buffer.waiting
+        if waiting is not None:
+            waiting.leave(self.index, ())
+            if waiting.is_settled:
+                self.partition.settled.append(waiting)
         return buffer
 
     def note_sent(self, buffer: Buffer) -> None:

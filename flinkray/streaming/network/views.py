@@ -98,7 +98,7 @@ class RemoteView:
             self._is_waiting = again
             is_first = self._is_event_next
         if taken:
-            subpartition.partition.notify_room()
+            subpartition.partition.buffers_taken()
         frames: list[Part] = []
         for buffer, sequence, backlog in taken:
             header = self._channel, sequence, backlog, buffer.is_urgent, buffer.descriptions
@@ -183,7 +183,7 @@ class LocalView:
                 elements = subpartition.partition.decode(buffer)
             else:
                 elements = list(buffer.elements)
-        subpartition.partition.notify_room()
+        subpartition.partition.buffers_taken()
         if buffer.is_event and isinstance(elements[0], EndOfInput):
             subpartition.consumed(self)
         return elements, buffer.data_size

@@ -8,7 +8,7 @@ user code is never interrupted, and checkpoints fall between portions.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from flinkray.streaming.channels import InputGate
@@ -97,8 +97,9 @@ class StreamTask:
         self.name = name
         self.turn = turn or Turn()
         self._portion = Portion(time_service.clock, self.turn)
-        self._rest: tuple[Receiver, Block | Columns, int] | None = None
-        """Of the batch that was taken last: where it goes, and how far it was handled."""
+        self._rest: tuple[int, Receiver, Block | Columns, int] | None = None
+        """Of the batch that was taken last: its channel, where it goes, and how far it was
+        handled."""
         self._triggered: deque[Barrier] = deque()
         self.operators = list(operators)
         self.gate = gate
@@ -119,6 +120,9 @@ class StreamTask:
             else BarrierTracker(gate, self, channels)
         )
         self.head = self.operators[0][1]
+        self._source = (
+            self.head if isinstance(self.head, SourceOperator) and not gate.channels else None
+        )
         self._restored_from = restored_from
         self.has_ended = False
         """Its input has, and its operators are finished.  Until what they have is committed, the
@@ -171,9 +175,23 @@ class StreamTask:
             return progressed
         if self.time_service.fire_due():
             progressed = True
+        if not self.turn.has_unfinished and self._begin_checkpoint():
+            return True
         if not self.has_room():
             return progressed
         return self._default_action() or progressed
+
+    def _begin_checkpoint(self) -> bool:
+        """For what is to wait for nothing that is not done: neither for room in the results nor, if
+        it has overtaken what is under way, for the rest of a batch."""
+        overtaking = self.gate.poll_overtaking()
+        if overtaking is not None:
+            self._process(*overtaking)
+            return True
+        if self._triggered and self._source is not None and not self._source.has_rest:
+            self.perform_checkpoint(self._triggered.popleft())
+            return True
+        return False
 
     def has_room(self) -> bool:
         """Whether all that read the task's results keep up."""
@@ -186,9 +204,8 @@ class StreamTask:
         if self._rest is not None:
             self._next_portion(*self._rest)
             return True
-        head = self.head
-        if isinstance(head, SourceOperator) and not self.gate.channels:
-            return self._read(head)
+        if self._source is not None:
+            return self._read(self._source)
         polled = self.gate.poll()
         if polled is None:
             self.flush()
@@ -197,9 +214,6 @@ class StreamTask:
         return True
 
     def _read(self, source: SourceOperator) -> bool:
-        if self._triggered and not source.has_rest:
-            self.perform_checkpoint(self._triggered.popleft())
-            return True
         answer = source.emit_next(self._portion.begin())
         if answer is END_OF_INPUT:
             self._end()
@@ -210,10 +224,12 @@ class StreamTask:
         self.flush()
         return False
 
-    def _next_portion(self, port: Receiver, batch: Block | Columns, begin: int) -> None:
+    def _next_portion(
+        self, channel: int, port: Receiver, batch: Block | Columns, begin: int
+    ) -> None:
         whole = len(batch)
         end = min(whole, begin + self._portion.begin())
-        self._rest = None if end == whole else (port, batch, end)
+        self._rest = None if end == whole else (channel, port, batch, end)
         part = batch if end - begin == whole else batch.part(begin, end)
         port.process_block(part if isinstance(part, Block) else part.to_block())
         self._portion.end(end - begin)
@@ -238,12 +254,12 @@ class StreamTask:
         index, number = self._channel_inputs[channel]
         taking = self._inputs[index]
         if isinstance(element, Block):
-            self._next_portion(taking.port, element, 0)
+            self._next_portion(channel, taking.port, element, 0)
         elif isinstance(element, Columns):
             if taking.takes_columns:
                 taking.port.process_columns(element)
             else:
-                self._next_portion(taking.port, element, 0)
+                self._next_portion(channel, taking.port, element, 0)
         else:
             self._process_time(taking, number, element)
 
@@ -295,7 +311,7 @@ class StreamTask:
         their input ends.  Called through the mailbox."""
         if self.has_ended:
             self.perform_checkpoint(barrier, is_last=True)
-        elif self.gate.channels or (isinstance(self.head, SourceOperator) and self.head.has_rest):
+        elif self.gate.channels or (self._source is not None and self._source.has_rest):
             self._triggered.append(barrier)
         else:
             self.perform_checkpoint(barrier)
@@ -308,6 +324,9 @@ class StreamTask:
         if barrier.drains and not self.has_ended:
             self._finish_operators()
         self.checkpoints.perform_checkpoint(barrier)
+        if barrier.unaligned and self._rest is not None:
+            channel, _, batch, begin = self._rest
+            self.checkpoints.read_in_flight(channel, batch.part(begin, len(batch)))
         if barrier.unaligned and (is_last or not self._channel_inputs):
             self.checkpoints.completed(barrier.checkpoint_id)
         if barrier.stops:
@@ -316,6 +335,10 @@ class StreamTask:
     def abort_checkpoint(self, checkpoint_id: int, reason: str) -> None:
         """Take no part in it."""
         self.checkpoints.abort_checkpoint(checkpoint_id, reason)
+
+    def call_at(self, timestamp: int, action: Callable[[], None]) -> None:
+        """Between two portions of the input, when it is that time: milliseconds since 1970."""
+        self.time_service.schedule(timestamp, lambda _: self.turn.then(action))
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Called through the mailbox."""

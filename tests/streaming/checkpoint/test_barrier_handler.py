@@ -26,6 +26,7 @@ class Task:
     def __init__(self, channels: int, exactly_once: bool = True) -> None:
         self.blocked: set[int] = set()
         self.done: list[str] = []
+        self.timers: list[tuple[int, Callable[[], None]]] = []
         self.handler: BarrierHandler = (
             ExactlyOnceHandler(self, self, channels, self)
             if exactly_once
@@ -44,6 +45,9 @@ class Task:
     def abort_checkpoint(self, checkpoint_id: int, reason: str) -> None:
         self.done.append(f"aborted {checkpoint_id}")
 
+    def call_at(self, timestamp: int, action: Callable[[], None]) -> None:
+        self.timers.append((timestamp, action))
+
     def overtaken(self, checkpoint_id: int, channel: int) -> None:
         self.done.append(f"in flight {checkpoint_id}: channel {channel}")
 
@@ -52,6 +56,11 @@ class Task:
 
     def dropped(self, checkpoint_id: int) -> None:
         self.done.append(f"dropped {checkpoint_id}")
+
+    def time_is_over(self) -> None:
+        """For all that is waited for."""
+        while self.timers:
+            self.timers.pop()[1]()
 
     def barriers(self, checkpoint_id: int, *channels: int, unaligned: bool = False) -> None:
         for channel in channels:
@@ -317,12 +326,63 @@ def test_an_alignment_that_is_over_does_not_time_out(ending: str) -> None:
     assert task.blocked == blocked
 
 
+def test_the_time_out_runs_from_when_the_checkpoint_was_triggered() -> None:
+    """ST-08, ST-09: from the first barrier on it is waited for, once."""
+    task = Task(3)
+    task.handler.barrier(0, Barrier(1, 5_000, alignment_timeout=300))
+    task.handler.barrier(2, Barrier(1, 5_000, alignment_timeout=300))
+    task.handler.barrier(1, Barrier(2, 6_000, alignment_timeout=300))
+    assert [timestamp for timestamp, _ in task.timers] == [5_300, 6_300]
+    task.timers[0][1]()
+    assert task.done == ["aborted 1"]
+    assert task.blocked == {1}
+    task.timers[1][1]()
+    assert task.done == ["aborted 1", "performed 2"]
+    assert task.blocked == set()
+
+
+@pytest.mark.parametrize(
+    "barrier",
+    [
+        Barrier(1, 0),
+        Barrier(1, 0, unaligned=True, alignment_timeout=300),
+        Barrier(1, 0, savepoint=True, alignment_timeout=300),
+    ],
+)
+def test_what_is_aligned_for_good_or_not_at_all_has_no_time_out(barrier: Barrier) -> None:
+    """ST-07, ST-08."""
+    task = Task(2)
+    task.handler.barrier(0, barrier)
+    assert task.timers == []
+
+
+def test_a_checkpoint_that_is_aligned_at_once_has_no_time_out() -> None:
+    task = Task(1)
+    task.handler.barrier(0, Barrier(1, 0, alignment_timeout=300))
+    assert task.timers == []
+
+
+def test_a_barrier_that_has_overtaken_others_ends_an_alignment() -> None:
+    """ST-08: it had to wait too long at its sender, or in its channel."""
+    task = Task(3)
+    task.handler.barrier(2, Barrier(1, 0, alignment_timeout=300))
+    task.barriers(1, 0, unaligned=True)
+    assert task.blocked == set()
+    assert task.done == ["performed 1", "in flight 1: channel 0"]
+    assert [task.handler.is_recording(channel) for channel in range(3)] == [False, True, False]
+    task.handler.barrier(1, Barrier(1, 0, alignment_timeout=300))
+    assert task.done[2:] == ["recorded 1"]
+    task.timers[0][1]()
+    assert task.done[3:] == []
+
+
 # --- whatever order -------------------------------------------------------------------------------
 
 
 @st.composite
 def inputs(draw: st.DrawFn) -> tuple[int, list[list[int]], list[int]]:
-    """Channels, each with records (0) and barriers (ids), and the turns in which they are read."""
+    """Channels, each with records (0) and barriers (ids), and the turns in which they are read; -1:
+    time is over for what is being aligned."""
     channels = draw(st.integers(1, 4))
     ids = range(1, draw(st.integers(1, 4)) + 1)
     told: list[list[int]] = []
@@ -332,12 +392,15 @@ def inputs(draw: st.DrawFn) -> tuple[int, list[list[int]], list[int]]:
             channel += [0] * draw(st.integers(0, 3))
             channel.append(checkpoint_id)
         told.append(channel + [0] * draw(st.integers(0, 2)))
-    turns = draw(st.lists(st.integers(0, channels - 1), max_size=60))
+    turns = draw(st.lists(st.integers(-1, channels - 1), max_size=60))
     return channels, told, turns
 
 
 def read_all(
-    task: Task, told: Sequence[Sequence[int]], turns: Sequence[int], unaligned: set[int]
+    task: Task,
+    told: Sequence[Sequence[int]],
+    turns: Sequence[int],
+    unaligned: set[tuple[int, int]],
 ) -> dict[int, tuple[list[int], list[int]]]:
     """Checkpoint -> how many records of each channel were read before its snapshot, and how many
     are recorded as in flight besides."""
@@ -348,6 +411,10 @@ def read_all(
     known = 0
     order = [*turns, *(channel for _ in range(200) for channel in range(len(told)))]
     for channel in order:
+        if channel < 0:
+            task.time_is_over()
+            known = note_performed(task, known, list(read), recorded, found)
+            continue
         if not waiting[channel] or channel in task.blocked:
             continue
         element = waiting[channel].popleft()
@@ -359,25 +426,38 @@ def read_all(
                     recorded[checkpoint_id][channel] += 1
             read[channel] += 1
         else:
-            before = list(read)
-            task.barriers(element, channel, unaligned=element in unaligned)
-            for line in task.done[known:]:
-                if line.startswith("performed"):
-                    checkpoint_id = int(line.split()[1])
-                    recorded[checkpoint_id] = [0] * len(told)
-                    found[checkpoint_id] = before, recorded[checkpoint_id]
-            known = len(task.done)
+            is_unaligned = (element, channel) in unaligned
+            barrier = Barrier(element, 0, unaligned=is_unaligned, alignment_timeout=300)
+            task.handler.barrier(channel, barrier)
+            known = note_performed(task, known, list(read), recorded, found)
         if not any(waiting):
             break
     return found
 
 
+def note_performed(
+    task: Task,
+    known: int,
+    read: list[int],
+    recorded: dict[int, list[int]],
+    found: dict[int, tuple[list[int], list[int]]],
+) -> int:
+    """Of the lines from the first that are not *known*; how many are then."""
+    for line in task.done[known:]:
+        if line.startswith("performed"):
+            checkpoint_id = int(line.split()[1])
+            recorded[checkpoint_id] = [0] * len(read)
+            found[checkpoint_id] = read, recorded[checkpoint_id]
+    return len(task.done)
+
+
 @settings(max_examples=300)
-@given(inputs(), st.sets(st.integers(1, 4)))
+@given(inputs(), st.sets(st.tuples(st.integers(1, 4), st.integers(0, 3))))
 def test_a_checkpoint_has_exactly_what_was_sent_before_its_barriers(
-    drawn: tuple[int, list[list[int]], list[int]], unaligned: set[int]
+    drawn: tuple[int, list[list[int]], list[int]], unaligned: set[tuple[int, int]]
 ) -> None:
-    """What was read, and what was in flight, together, in whatever order channels are read."""
+    """What was read, and what was in flight, together, in whatever order channels are read, and
+    whichever barriers have overtaken others."""
     channels, told, turns = drawn
     task = Task(channels)
     found = read_all(task, told, turns, unaligned)
@@ -386,7 +466,8 @@ def test_a_checkpoint_has_exactly_what_was_sent_before_its_barriers(
     for checkpoint_id, (read, in_flight) in found.items():
         if checkpoint_id in dropped:
             continue
-        assert checkpoint_id in completed or checkpoint_id not in unaligned
+        has_overtaken = any((checkpoint_id, channel) in unaligned for channel in range(channels))
+        assert checkpoint_id in completed or not has_overtaken
         before = [channel[: channel.index(checkpoint_id)].count(0) for channel in told]
         assert [a + b for a, b in zip(read, in_flight, strict=True)] == before
     latest = max(max(channel) for channel in told)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from random import Random
 from typing import Any
@@ -34,6 +34,7 @@ from flinkray.streaming.records.elements import (
     Watermark,
 )
 from flinkray.streaming.records.in_flight import InFlight, kept
+from flinkray.testing import ManualClock
 from tests.streaming.network.networks import PATIENCE, Reading, network, numbers
 from tests.streaming.network.test_channels import STORY, shown
 from tests.streaming.network.test_shared_memory import memory_files
@@ -297,7 +298,249 @@ def test_barriers_leave_nothing_in_a_channel_that_nothing_comes_in() -> None:
             overtaken(partition, unaligned(checkpoint_id))
             assert reading.next_barrier() == (0, unaligned(checkpoint_id))
         assert reading.gate.poll() is None
-        assert reading.gate.metrics().queued_buffers == 0
+        left = reading.gate.metrics()
+        assert (left.queued_buffers, left.queued_bytes) == (0, 0)
+
+
+# --- time-outs ------------------------------------------------------------------------------------
+
+NOW = 1_000_000_000
+"""Seconds since 1970."""
+
+
+def in_line(checkpoint_id: int = 1) -> Barrier:
+    """One that has 300 milliseconds."""
+    return Barrier(checkpoint_id, NOW * 1000, alignment_timeout=300)
+
+
+def overdue(checkpoint_id: int = 1) -> Barrier:
+    """The same, when these are over."""
+    return replace(in_line(checkpoint_id), unaligned=True)
+
+
+class TimedChannel:
+    """Producer and consumer with one clock; nothing happens in time but what :meth:`wait` does."""
+
+    def __init__(self, make: Callable[..., NetworkEnvironment], is_local: bool) -> None:
+        self.clock = ManualClock(epoch=NOW)
+        arguments: dict[str, Any] = {"clock": self.clock, "manual_timers": True}
+        self._places = [make("producer", settings=NARROW, **arguments)]
+        if not is_local:
+            self._places.append(make("consumer", settings=NARROW, **arguments))
+        self.partition = self._places[0].create_partition("p", "Source", 2, buffer_timeout=0)
+        self.settled: list[dict[int, list[object]]] = []
+
+    def reads(self, index: int = 0) -> Reading:
+        source = ChannelSource("p", index, self._places[0].address)
+        return Reading(self._places[-1].create_gate("Sink", [source]))
+
+    def put(self, element: Element, index: int = 0) -> None:
+        self.partition.subpartitions[index].put(element)
+
+    def barrier(self, barrier: Barrier) -> None:
+        self.partition.barrier(
+            barrier,
+            lambda told: self.settled.append(
+                {index: stored(elements) for index, elements in told.items()}
+            ),
+        )
+
+    def wait(self, milliseconds: int) -> None:
+        self.clock.advance(milliseconds / 1000)
+        for place in self._places:
+            place.timers.run_due()
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_a_barrier_that_was_not_sent_in_time_overtakes_what_waits(is_local: bool) -> None:
+    """ST-08: from when its checkpoint was triggered; what was written after it stays behind."""
+    with network() as make:
+        channel = TimedChannel(make, is_local)
+        channel.wait(100)
+        channel.put(Block([1]))
+        channel.put(Block([2]), 1)
+        channel.barrier(in_line())
+        channel.put(Block([3]))
+        channel.wait(199)
+        assert channel.settled == []
+        channel.wait(2)
+        assert channel.settled == [{0: [shown(Block([1]))], 1: [shown(Block([2]))]}]
+        reading = channel.reads()
+        channel.put(END_OF_INPUT)
+        came = [shown(element) for element in reading.rest()]
+        assert came == [overdue(), shown(Block([1])), shown(Block([3]))]
+        assert channel.partition.subpartitions[0].metrics().queued_bytes == 0
+        channel.wait(1000)
+        assert len(channel.settled) == 1
+
+
+def test_a_barrier_that_overtakes_waits_for_no_credit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ST-08: its consumer takes nothing."""
+    with network() as make:
+        channel = TimedChannel(make, is_local=False)
+        reading = channel.reads()
+        arrivals = Arrivals(reading.gate, monkeypatch)
+        channel.put(numbers(10_000))  # its producer owes more than all credit for that
+        arrivals.wait_for(1)
+        channel.put(Block([1]))
+        channel.barrier(in_line())
+        channel.wait(300)
+        assert reading.next_barrier() == (0, overdue())
+        assert channel.settled == [{0: [shown(Block([1]))]}]
+        assert stored(reading.gate.in_flight(0)) == [shown(numbers(10_000))]
+
+
+def test_a_barrier_overtakes_where_it_was_not_sent_only() -> None:
+    """ST-08: and what it has overtaken is told when that is known of all subpartitions."""
+    with network() as make:
+        channel = TimedChannel(make, is_local=True)
+        reading = channel.reads(0)
+        for index in range(2):
+            channel.put(Block([index]), index)
+        channel.barrier(in_line())
+        assert shown(reading.next()[1]) == shown(Block([0]))
+        assert reading.next() == (0, in_line())
+        assert channel.settled == []
+        channel.wait(300)
+        assert channel.settled == [{1: [shown(Block([1]))]}]
+        assert channel.reads(1).next() == (0, overdue())
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_a_barrier_that_was_sent_in_time_overtakes_nothing_at_its_sender(is_local: bool) -> None:
+    """ST-08: not after it was sent from the last subpartition."""
+    with network() as make:
+        channel = TimedChannel(make, is_local)
+        channel.put(Block([1]))
+        channel.barrier(in_line())
+        reading = channel.reads(0)
+        reading.next()
+        assert reading.next() == (0, in_line())
+        assert channel.settled == []
+        assert channel.reads(1).next() == (0, in_line())
+        assert channel.settled == [{}]
+        channel.wait(1000)
+        assert channel.settled == [{}]
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_a_barrier_that_comes_too_late_overtakes_at_once(is_local: bool) -> None:
+    """ST-09: as soon as its sender, or its receiver, has it."""
+    with network() as make:
+        channel = TimedChannel(make, is_local)
+        channel.put(Block([1]))
+        channel.wait(300)
+        channel.barrier(in_line())
+        assert channel.settled == [{0: [shown(Block([1]))]}]
+        assert channel.reads().next() == (0, overdue())
+
+
+def test_barriers_without_a_time_out_stay_in_line() -> None:
+    """ST-07, ST-08: savepoints, too."""
+    with network() as make:
+        channel = TimedChannel(make, is_local=False)
+        channel.put(Block([1]))
+        for barrier in (Barrier(1, 0), Barrier(2, 0, savepoint=True, alignment_timeout=300)):
+            channel.barrier(barrier)
+        assert channel.settled == [{}, {}]
+        channel.wait(10_000)
+        reading = channel.reads()
+        assert [reading.next()[1] for _ in range(3)][1:] == [
+            Barrier(1, 0),
+            Barrier(2, 0, savepoint=True, alignment_timeout=300),
+        ]
+
+
+def test_a_barrier_overtakes_what_it_waits_behind_at_its_receiver(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """ST-08: blocked or not; it is given once."""
+    with network() as make:
+        channel = TimedChannel(make, is_local=False)
+        reading = channel.reads()
+        arrivals = Arrivals(reading.gate, monkeypatch)
+        channel.put(Block([1]))
+        channel.put(Barrier(1, 0))
+        channel.put(Block([2]))
+        channel.barrier(in_line(2))
+        channel.put(Block([3]))
+        arrivals.wait_for(5)
+        reading.next()
+        assert reading.next() == (0, Barrier(1, 0))
+        reading.gate.block(0)
+        channel.wait(299)
+        assert reading.gate.poll_overtaking() is None
+        channel.wait(2)
+        assert reading.gate.poll() == (0, overdue(2))
+        assert stored(reading.gate.in_flight(0)) == [shown(Block([2]))]
+        reading.gate.resume_all()
+        channel.put(END_OF_INPUT)
+        assert [shown(element) for element in reading.rest()] == [shown(Block([n])) for n in (2, 3)]
+
+
+def test_a_barrier_that_comes_in_line_in_time_is_not_given_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """ST-08: nor is one given by a gate that was closed."""
+    with network() as make:
+        channel = TimedChannel(make, is_local=False)
+        reading = channel.reads()
+        channel.barrier(in_line())
+        assert reading.next() == (0, in_line())
+        assert reading.gate.poll() is None
+        channel.wait(1000)
+        assert not reading.gate.has_elements()
+        arrivals = Arrivals(reading.gate, monkeypatch)
+        channel.barrier(replace(in_line(2), timestamp=NOW * 1000 + 1000))
+        arrivals.wait_for(1)
+        reading.gate.close()
+        channel.wait(1000)
+        assert reading.gate.poll_overtaking() is None
+
+
+def test_a_barrier_that_is_late_at_its_receiver_overtakes_at_once() -> None:
+    """ST-09: the sender's clock is behind."""
+    with network() as make:
+        clock = ManualClock(epoch=NOW - 60)
+        producer = make("producer", clock=clock, manual_timers=True)
+        consumer = make("consumer", clock=ManualClock(epoch=NOW + 60), manual_timers=True)
+        partition = producer.create_partition("p", "Source", 1, buffer_timeout=0)
+        gate = consumer.create_gate("Sink", [ChannelSource("p", 0, producer.address)])
+        reading = Reading(gate)
+        partition.barrier(in_line(), lambda _: None)
+        assert reading.next_barrier() == (0, overdue())
+
+
+class NotCopied:
+    """Refuses to be copied."""
+
+    def __deepcopy__(self, memo: object) -> NotCopied:
+        raise ArithmeticError("no copy")
+
+
+def test_the_writer_is_told_where_what_is_overtaken_cannot_be_kept() -> None:
+    with network() as make:
+        channel = TimedChannel(make, is_local=True)
+        channel.reads()
+        woken: list[int] = []
+        channel.partition.listen(lambda: woken.append(1))
+        channel.put(Block([NotCopied()]))
+        channel.barrier(in_line())
+        channel.wait(300)
+        assert woken
+        with pytest.raises(ArithmeticError, match="no copy"):
+            channel.partition.has_room()
+        assert channel.settled == []
+
+
+def test_nothing_is_told_of_a_partition_that_has_failed() -> None:
+    with network() as make:
+        channel = TimedChannel(make, is_local=False)
+        channel.put(Block([1]))
+        channel.barrier(in_line())
+        channel.partition.fail("its task was cancelled")
+        channel.wait(300)
+        assert channel.settled == []
 
 
 # --- restore --------------------------------------------------------------------------------------
@@ -353,7 +596,8 @@ class Cut:
 
     before: int
     """Records that were put before the barrier."""
-    of_sender: Sequence[InFlight]
+    of_sender: Sequence[InFlight] | None = None
+    """None: that is not known yet."""
     taken: int = -1
     """Records that were taken before the barrier was; -1: it was not yet."""
     of_receiver: Sequence[InFlight] = ()
@@ -405,11 +649,17 @@ class Exchange:
             self.put[number, index] += flat([element])
             self.partitions[number].subpartitions[index].put(element)
 
-    def barrier(self, number: int, checkpoint_id: int) -> None:
-        told = overtaken(self.partitions[number], unaligned(checkpoint_id))
-        for index, of_sender in enumerate(told):
-            channel = number, index
-            self.cuts[channel, checkpoint_id] = Cut(len(self.put[channel]), of_sender)
+    def barrier(self, number: int, barrier: Barrier) -> None:
+        cuts = [Cut(len(self.put[number, index])) for index in range(2)]
+        for index, cut in enumerate(cuts):
+            self.cuts[(number, index), barrier.checkpoint_id] = cut
+
+        def settled(told: Mapping[int, Sequence[InFlight]]) -> None:
+            for index, cut in enumerate(cuts):
+                assert cut.of_sender is None, "told twice"
+                cut.of_sender = told.get(index, ())
+
+        self.partitions[number].barrier(barrier, settled)
 
     def take(self, index: int, is_patient: bool) -> None:
         """One element, if there is one; *is_patient*: if there will be one."""
@@ -431,8 +681,10 @@ class Exchange:
         channel = number, index
         if isinstance(element, Barrier):
             cut = self.cuts[channel, element.checkpoint_id]
+            assert cut.taken < 0, "taken twice"
             cut.taken = len(self.taken[channel])
-            cut.of_receiver = kept(self.gates[index].in_flight(number))
+            if element.unaligned:
+                cut.of_receiver = kept(self.gates[index].in_flight(number))
             return
         self.taken[channel] += flat([element])
         if isinstance(element, Block):
@@ -446,6 +698,7 @@ class Exchange:
 
     def restored(self, cuts: dict[Channel, Cut]) -> None:
         for (number, index), cut in cuts.items():
+            assert cut.of_sender is not None
             of_receiver, of_sender = (
                 decode_elements(encode_elements(part)) for part in (cut.of_receiver, cut.of_sender)
             )
@@ -466,23 +719,35 @@ steps = st.one_of(
         st.just("write"), st.sampled_from([0, 1, 60, 5000]), st.booleans(), st.integers(1, 5)
     ),
     st.tuples(st.just("take"), st.booleans(), st.just(False), st.integers(1, 8)),
-    st.tuples(st.just("barrier"), st.none(), st.none(), st.just(1)),
+    st.tuples(st.just("barrier"), st.none() | st.integers(-5, 30), st.none(), st.just(1)),
+    st.tuples(st.just("pass"), st.integers(1, 20), st.none(), st.just(1)),
 )
 scripts = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1), steps), min_size=5, max_size=40)
-"""Producer, consumer, and what they do how often."""
+"""Producer, consumer, and what they do how often.  Barriers are in line for some milliseconds, or
+overtake at once; time passes, for all."""
 
 
 def test_a_checkpoint_has_what_was_put_before_its_barriers_and_nothing_else() -> None:
-    """ST-06: what was taken before the barrier, what the receiver has in flight and what the sender
-    has kept are, together and in this order, what was put before it; whatever is put, taken and
-    sent by which way.  Restored, that comes first, and then what is written."""
-    with network() as make:
-        here = make("here", settings=NARROW)
+    """ST-06, ST-08: what was taken before the barrier, what the receiver has in flight and what the
+    sender has kept are, together and in this order, what was put before it; whatever is put, taken
+    and sent by which way.  Restored, that comes first, and then what is written."""
+    clock = ManualClock(epoch=1e9)
+    with network() as make_one:
+
+        def make(name: str, node_id: str) -> NetworkEnvironment:
+            arguments = {"settings": NARROW, "clock": clock, "manual_timers": True}
+            return make_one(name, node_id=node_id, **arguments)
+
+        here = make("here", "one")
         places = {
             "this process": here,
-            "unix socket": make("there", settings=NARROW),
-            "tcp": make("far away", settings=NARROW, node_id="other"),
+            "unix socket": make("there", "one"),
+            "tcp": make("far away", "another"),
         }
+
+        def now() -> int:
+            return int(clock.time() * 1000)
+
         ways = st.tuples(st.sampled_from(WAYS), st.sampled_from(WAYS))
         runs = count()
 
@@ -498,13 +763,21 @@ def test_a_checkpoint_has_what_was_put_before_its_barriers_and_nothing_else() ->
                         exchange.write(number, index, what, also)
                     elif step == "take":
                         exchange.take(index, is_patient=what)
+                    elif step == "pass":
+                        clock.advance(what / 1000)
+                        for place in places.values():
+                            place.timers.run_due()
                     else:
                         checkpoint_id += 1
-                        exchange.barrier(number, checkpoint_id)
-                        exchange.barrier(1 - number, checkpoint_id)
+                        barrier = Barrier(
+                            checkpoint_id, now(), unaligned=what is None, alignment_timeout=what
+                        )
+                        exchange.barrier(number, barrier)
+                        exchange.barrier(1 - number, barrier)
             exchange.take_all()
             assert exchange.taken == exchange.put
             for (channel, _), cut in exchange.cuts.items():
+                assert cut.of_sender is not None
                 before = exchange.put[channel][: cut.before]
                 in_flight = flat([*cut.of_receiver, *cut.of_sender])
                 assert exchange.taken[channel][: cut.taken] + in_flight == before

@@ -18,8 +18,10 @@ from flinkray.streaming.network.frames import REQUEST
 from flinkray.streaming.network.metrics import ChannelMetrics
 from flinkray.streaming.network.queued_barrier import QueuedBarrier
 from flinkray.streaming.network.settings import NetworkSettings
+from flinkray.streaming.network.timers import Timers
 from flinkray.streaming.records.elements import Element, Watermark
 from flinkray.streaming.records.in_flight import InFlight
+from flinkray.testing import ManualClock
 from tests.streaming.network.networks import SilentWire, network, numbers, read
 
 
@@ -50,7 +52,7 @@ class ScriptedChannel:
 
 def gate_of(*channels: ScriptedChannel) -> tuple[NetworkInputGate, list[int]]:
     """A gate with these channels, and a list that grows with each wake-up."""
-    gate = NetworkInputGate("Sink (1/1)")
+    gate = NetworkInputGate("Sink (1/1)", Timers(ManualClock()))
     for channel in channels:
         gate.add(channel)
     woken: list[int] = []
@@ -147,7 +149,7 @@ def test_a_writer_that_has_turned_to_wait_is_woken_by_the_next_buffer_that_leave
 
 
 def test_who_begins_to_listen_hears_of_what_has_come_before() -> None:
-    gate = NetworkInputGate("Sink (1/1)")
+    gate = NetworkInputGate("Sink (1/1)", Timers(ManualClock()))
     gate.add(ScriptedChannel(lambda: Watermark(1)))
     gate.has_data(0)
     woken: list[int] = []
