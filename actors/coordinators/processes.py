@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from flinkray.actors.coordinators.master_formats_process import MasterFormatsProcess
 from flinkray.actors.coordinators.process import CoordinatorProcess
 from flinkray.actors.coordinators.spark_driver_process import SparkDriverProcess
 from flinkray.actors.coordinators.stream_coordinator_process import StreamCoordinatorProcess
+from flinkray.actors.gateways.stream_coordinator import RestoredCoordinators
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.core.ids import JobMasterId
 from flinkray.rpc import FencedRpcEndpoint
@@ -23,14 +26,16 @@ class CoordinatorProcesses:
         graph: JobGraph,
         services: ClusterServices,
         spark_driver_factory: str,
+        restored: Callable[[], RestoredCoordinators | None],
     ) -> None:
+        """*restored*: what the coordinators of sources were restored to last."""
         self.master_formats = MasterFormatsProcess(job_master, graph)
         self._kinds: dict[CoordinatorKind, CoordinatorProcess] = {
             CoordinatorKind.SPARK_DRIVER: SparkDriverProcess(
                 job_master, graph, services, spark_driver_factory
             ),
             CoordinatorKind.SOURCE_ENUMERATORS: StreamCoordinatorProcess(
-                job_master, graph, services.arguments.cluster_id
+                job_master, graph, services.arguments.cluster_id, restored
             ),
             CoordinatorKind.MASTER_FORMATS: self.master_formats,
         }

@@ -152,15 +152,30 @@ class CoordinatorRunner:
         for coordinator, running in self._running.items():
             if running.process == process and running.stop is None:
                 self._owner.create_task(
-                    self._end_deaf(coordinator, running, reason), f"end {process}"
+                    self._end_useless(coordinator, running, reason), f"end {process}"
                 )
 
-    async def _end_deaf(self, coordinator: CoordinatorID, running: _Running, reason: str) -> None:
+    async def _end_useless(
+        self, coordinator: CoordinatorID, running: _Running, reason: str
+    ) -> None:
         if running.watch is not None:
             running.watch.cancel()
         await self._owner.rpc_service.kill(running.process)
         if self._running.get(coordinator) is running:
             self._lost(coordinator, f"{running.how.title} was killed: {reason}")
+
+    def address_of(self, coordinator: CoordinatorID) -> str | None:
+        """Of its process; None: it is not there yet, or is being stopped."""
+        running = self._running.get(coordinator)
+        return None if running is None or running.stop is not None else running.address
+
+    def give_up(self, coordinator: CoordinatorID, cause: str) -> None:
+        """It is of no use any more: its process is killed, and it counts as lost."""
+        running = self._running.get(coordinator)
+        if running is not None and running.stop is None:
+            self._owner.create_task(
+                self._end_useless(coordinator, running, cause), f"end {running.process}"
+            )
 
     def _unmonitor(self, running: _Running) -> None:
         if running.watch is not None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from flinkray.actors.coordinators.process import ConnectedCoordinator, CoordinatorProcess
 from flinkray.actors.gateways.stream_coordinator import (
     STREAM_COORDINATOR_FACTORY,
+    RestoredCoordinators,
     StreamCoordinatorArguments,
     StreamCoordinatorGateway,
     VertexCode,
@@ -12,8 +15,14 @@ from flinkray.actors.gateways.stream_coordinator import (
 )
 from flinkray.core.ids import JobMasterId
 from flinkray.rpc import EndpointSpec, FencedRpcEndpoint, RpcService
-from flinkray.scheduler.graph.job_graph import STREAM, JobGraph
+from flinkray.scheduler.graph.job_graph import STREAM, JobGraph, JobVertex
 from flinkray.scheduler.job.job_scheduler_actions import StartCoordinator
+
+
+def source_operator_of(vertex: JobVertex) -> str:
+    """Id of the source that a vertex begins with; of a graph that was stored without, one that no
+    checkpoint names."""
+    return vertex.operators[0].operator_id if vertex.operators else vertex.vertex_id.hex()
 
 
 class StreamCoordinatorProcess(CoordinatorProcess):
@@ -23,13 +32,24 @@ class StreamCoordinatorProcess(CoordinatorProcess):
     ends_by_itself = 10.0
 
     def __init__(
-        self, job_master: FencedRpcEndpoint[JobMasterId], graph: JobGraph, cluster_id: str
+        self,
+        job_master: FencedRpcEndpoint[JobMasterId],
+        graph: JobGraph,
+        cluster_id: str,
+        restored: Callable[[], RestoredCoordinators | None],
     ) -> None:
+        """*restored*: what coordinators were restored to last; None: they begin anew."""
+        self._restored = restored
         self._cluster_id = cluster_id
         self._job_master = job_master
         self._graph = graph
         self._vertices = tuple(
-            VertexCode(vertex.vertex_id, vertex.name, vertex.invokable.code)
+            VertexCode(
+                vertex.vertex_id,
+                source_operator_of(vertex),
+                vertex.name,
+                vertex.invokable.code,
+            )
             for vertex in graph.vertices
             if vertex.invokable.kind == STREAM and not vertex.inputs
         )
@@ -44,6 +64,7 @@ class StreamCoordinatorProcess(CoordinatorProcess):
             self._job_master.address,
             self._vertices,
             graph.files,
+            self._restored(),
         )
         return EndpointSpec(
             "StreamCoordinator",

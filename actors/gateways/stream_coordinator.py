@@ -6,11 +6,13 @@ from abc import abstractmethod
 
 from flinkray.actors.gateways.job_processes import job_process
 from flinkray.actors.gateways.task_process import JobPartition
+from flinkray.checkpoint.handles import StateLocation
 from flinkray.core.blobs import BlobKey
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import JobID, JobMasterId, JobVertexID
 from flinkray.core.message import message
 from flinkray.rpc import RpcGateway, ask_timeout
+from flinkray.scheduler.checkpoints.messages import CheckpointAborted, CheckpointCompleted
 from flinkray.scheduler.graph.job_graph import JobFile
 from flinkray.scheduler.job.coordinator_events import CoordinatorID
 
@@ -41,10 +43,31 @@ class CoordinatorReplacedError(FlinkRayError):
 
 
 @message
+class CoordinatorSnapshot:
+    """State of the coordinator of one operator."""
+
+    operator_id: str
+    state: StateLocation | None
+
+
+@message
+class RestoredCoordinators:
+    """What the coordinators of a job's sources begin with."""
+
+    restores: int
+    """How often they have been restored, this time included."""
+    checkpoint_id: int
+    """0: of no checkpoint; they begin anew."""
+    states: tuple[CoordinatorSnapshot, ...]
+
+
+@message
 class VertexCode:
     """A vertex of the job and its pickled code."""
 
     vertex_id: JobVertexID
+    operator_id: str
+    """Of the source, which the vertex begins with."""
     name: str
     code: bytes | BlobKey
 
@@ -63,6 +86,7 @@ class StreamCoordinatorArguments:
     vertices: tuple[VertexCode, ...]
     files: tuple[JobFile, ...] = ()
     """That the code imports from."""
+    restored: RestoredCoordinators | None = None
 
 
 @message
@@ -80,6 +104,13 @@ class ReaderProgress:
     """Events that it has."""
     blob_server: str | None
     """From where code comes that did not travel with the job."""
+    restores: int = 0
+    """How often the job's coordinators had been restored when the task was deployed: it belongs to
+    what they were restored to last."""
+    restored_from: int = 0
+    """The checkpoint that the task goes on from; 0: it began anew."""
+    checkpoint_id: int = 0
+    """The latest that the task has taken its snapshot for."""
 
 
 @message
@@ -135,6 +166,17 @@ class StreamCoordinatorGateway(RpcGateway):
         """
 
     @abstractmethod
+    async def exchange_until_cut(
+        self, reader: ReaderProgress, checkpoint_id: int
+    ) -> tuple[bytes, ...]:
+        """The events that follow those that the reader has and belong before a checkpoint: it takes
+        its snapshot when it has them.  None where that checkpoint is over.
+
+        Raises:
+            CoordinatorReplacedError: the reader is not of this JobMaster's.
+        """
+
+    @abstractmethod
     async def results_are_at(self, job_master_id: JobMasterId, place: CollectorPlace) -> None:
         """The task that collects the job's results runs there.  May be repeated; what an earlier
         attempt of the task says late changes nothing.
@@ -167,6 +209,56 @@ class StreamCoordinatorGateway(RpcGateway):
     @abstractmethod
     async def request_heartbeat(self, job_master_id: JobMasterId) -> None:
         """Answer, whatever enumerators do at the moment."""
+
+    @abstractmethod
+    async def snapshot(
+        self, job_master_id: JobMasterId, checkpoint_id: int, directory: str
+    ) -> tuple[CoordinatorSnapshot, ...]:
+        """A cut of all sources, and their state, which is written to that directory where it is
+        not small.  What readers are told afterwards is told when they have taken their snapshots.
+
+        Raises:
+            CoordinatorReplacedError: it is another JobMaster's.
+            CheckpointStorageError: state cannot be written.
+            OperatorError: an enumerator failed, or its state cannot be stored.
+        """
+
+    @abstractmethod
+    async def restore(self, job_master_id: JobMasterId, restored: RestoredCoordinators) -> None:
+        """All sources begin with that; once for each count of restores.
+
+        Raises:
+            CoordinatorReplacedError: it is another JobMaster's.
+            CheckpointStorageError: state cannot be read.
+        """
+
+    @abstractmethod
+    async def reset_subtasks(
+        self,
+        job_master_id: JobMasterId,
+        checkpoint_id: int,
+        subtasks: dict[str, tuple[tuple[int, int], ...]],
+    ) -> None:
+        """What earlier attempts of these subtasks were given after a checkpoint (0: at all) goes
+        back.  May be repeated.
+
+        Args:
+            subtasks: operator id -> index and number of the attempt that goes on from there.
+
+        Raises:
+            CoordinatorReplacedError: it is another JobMaster's.
+            OperatorError: an enumerator failed.
+        """
+
+    @abstractmethod
+    async def checkpoint_ended(
+        self, job_master_id: JobMasterId, order: CheckpointCompleted | CheckpointAborted
+    ) -> None:
+        """A checkpoint is over.
+
+        Raises:
+            CoordinatorReplacedError: it is another JobMaster's.
+        """
 
     @abstractmethod
     async def stop(self, job_master_id: JobMasterId) -> None:

@@ -23,11 +23,14 @@ from flinkray.actors.gateways.messages import (
     job_master_resource_id,
 )
 from flinkray.actors.gateways.task_reports import TaskReport
+from flinkray.actors.job_master.checkpoint_carrier import CheckpointCarrier
 from flinkray.actors.job_master.global_aggregates import GlobalAggregates
 from flinkray.actors.job_master.job_end import report_end
 from flinkray.actors.job_master.leaders import JobMasterLeaders
 from flinkray.actors.job_master.running_io_metrics import RunningIOMetrics
 from flinkray.actors.job_master.slots import JobMasterSlots
+from flinkray.actors.job_master.source_coordination import SourceCoordination
+from flinkray.actors.job_master.stored_checkpoints import CheckpointsLostError
 from flinkray.actors.job_master.task_deployer import TaskDeployer
 from flinkray.actors.job_master.task_executor_connections import TaskExecutorConnections
 from flinkray.actors.shared.cluster_services import ClusterServices
@@ -70,6 +73,7 @@ from flinkray.scheduler.reports.job_info import (
     JobProgress,
     JobResult,
 )
+from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import (
     AllocatedSlot,
     ResourceShortage,
@@ -153,11 +157,27 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         )
         self._io_metrics = RunningIOMetrics(self, self._job_id, self._task_executors)
         self._aggregates = GlobalAggregates(UserCodeProcessConnection(self, self._job_id))
+        self._sources = SourceCoordination(self, lambda: self._coordinators)
         self._coordinators = CoordinatorRunner(
             self,
-            CoordinatorProcesses(self, self._graph, services, spark_driver_factory),
-            _CoordinatorEvents(self._scheduler, self._apply, self.clock),
+            CoordinatorProcesses(
+                self,
+                self._graph,
+                services,
+                spark_driver_factory,
+                restored=lambda: self._sources.restored,
+            ),
+            _CoordinatorEvents(self._scheduler, self._sources, self._apply, self.clock),
             heartbeat,
+        )
+        self._checkpoints = CheckpointCarrier(
+            self,
+            services,
+            self._graph,
+            self._scheduler,
+            self._task_executors,
+            self._sources,
+            apply=self._apply,
         )
 
         self._tasks_ended: asyncio.Future[None] = rpc_service.loop.create_future()
@@ -187,7 +207,10 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             await self._slots.pool.close("the job has ended")
         else:
             await self._slots.pool.leave()
-            await asyncio.wait([self._tasks_ended], timeout=_SUSPENSION_TIMEOUT)
+            ends = [self._tasks_ended]
+            if self._scheduler.takes_checkpoints:
+                ends.append(self._checkpoints.closed)
+            await asyncio.wait(ends, timeout=_SUSPENSION_TIMEOUT)
         self._task_executors.stop()
         await self._coordinators.all_ended()
         await self._services.high_availability.close()
@@ -195,7 +218,22 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     async def _start_scheduling(self) -> None:
         await self._slots.take_over()
         await self._slots.pool.start()
+        if self._scheduler.takes_checkpoints and not await self._has_recovered():
+            return
         self._apply(self._scheduler.start(self._now))
+
+    async def _has_recovered(self) -> bool:
+        """The checkpoints of earlier JobMasters of the job."""
+        try:
+            recovered = await self._checkpoints.recover()
+        except CheckpointsLostError as error:
+            failure = Failure(str(error), suppress_restarts=True)
+            self._apply(self._scheduler.global_failure(failure, self._now))
+            return False
+        if recovered is None:
+            return False
+        self._scheduler.checkpoints_recovered(recovered)
+        return True
 
     # --- carrying out decisions -------------------------------------------------------------------
 
@@ -226,7 +264,8 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
                     self._tasks_ended.set_result(None)
                     self.create_task(self._end(result, details), name="report the job's end")
                 case _:
-                    self._slots.carry_out(action)
+                    if not self._checkpoints.carry_out(action):
+                        self._slots.carry_out(action)
 
     def _start_timer(self, action: act.StartTimer) -> None:
         scheduler, key = self._scheduler, action.key
@@ -234,6 +273,8 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
 
     async def _end(self, result: JobResult, details: JobDetails) -> None:
         await self._deployer.promoted()
+        if self._scheduler.takes_checkpoints:
+            await self._checkpoints.closed
         if result.status.is_globally_terminal:
             await report_end(self._services, self.fencing_token, result, details)
             self._is_over = True
@@ -324,7 +365,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     async def tasks_reported(self, reports: tuple[TaskReport, ...]) -> None:
         states = tuple(r for r in reports if isinstance(r, TaskExecutionState))
         self._deployer.states_changed(states)
-        self._apply(self._scheduler.tasks_reported(states, self._now))
+        self._apply(self._scheduler.tasks_reported(reports, self._now))
 
     async def request_partition_state(self, partition: ResultPartitionID) -> ExecutionState:
         return self._scheduler.partition_state(partition)
@@ -394,22 +435,27 @@ class _CoordinatorEvents(CoordinatorListener):
     def __init__(
         self,
         scheduler: JobScheduler,
+        sources: SourceCoordination,
         apply: Callable[[list[act.JobSchedulerAction]], None],
         clock: Clock,
     ) -> None:
         self._scheduler = scheduler
+        self._sources = sources
         self._apply = apply
         self._clock = clock
 
     def coordinator_started(self, coordinator: CoordinatorID) -> None:
+        self._sources.started(coordinator)
         now = self._clock.monotonic()
         self._apply(self._scheduler.coordinator_started(coordinator, now))
 
     def coordinator_lost(self, coordinator: CoordinatorID, cause: str) -> None:
+        self._sources.gone(coordinator, cause)
         now = self._clock.monotonic()
         self._apply(self._scheduler.coordinator_lost(coordinator, cause, now))
 
     def coordinator_stopped(self, coordinator: CoordinatorID) -> None:
+        self._sources.gone(coordinator, "it was stopped")
         now = self._clock.monotonic()
         self._apply(self._scheduler.coordinator_stopped(coordinator, now))
 

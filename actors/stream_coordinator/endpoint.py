@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 
 from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.gateways.stream_coordinator import (
     STREAM_COORDINATOR_ENDPOINT,
     CollectorPlace,
     CoordinatorReplacedError,
+    CoordinatorSnapshot,
     PrintedPart,
     PrintedText,
     ReaderProgress,
+    RestoredCoordinators,
     StreamCoordinatorArguments,
     StreamCoordinatorGateway,
     VertexCode,
@@ -24,14 +27,20 @@ from flinkray.actors.shared.user_calls import call_user_code
 from flinkray.actors.stream_coordinator.printed_lines import PrintedLines
 from flinkray.actors.stream_coordinator.source_host import SourceHost
 from flinkray.blob import BlobClient, BlobOwner
+from flinkray.checkpoint.handles import StateLocation
+from flinkray.checkpoint.state_files import read_bytes
+from flinkray.checkpoint.storage import DEFAULT_INLINE_THRESHOLD, state_writer
 from flinkray.core.blobs import BlobKey
 from flinkray.core.error_text import message_of, traceback_of, type_of
 from flinkray.core.errors import FlinkRayError, RpcConnectionError, RpcError
-from flinkray.core.ids import JobMasterId
+from flinkray.core.ids import JobMasterId, JobVertexID
+from flinkray.ha.entries import decode_entry, encode_entry
 from flinkray.rpc import RpcEndpoint, RpcService
+from flinkray.scheduler.checkpoints.messages import CheckpointAborted, CheckpointCompleted
 from flinkray.scheduler.job.coordinator_events import CoordinatorFailure
 from flinkray.spark.user_code import load_function
 from flinkray.streaming.operators.source import SourceOperator
+from flinkray.streaming.sources.enumerator_state import EnumeratorState
 from flinkray.streaming.sources.source import Source
 from flinkray.streaming.time.watermark_alignment import AlignmentGroups
 
@@ -53,7 +62,12 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         self._job_id = arguments.job_id
         self._job_master_id = arguments.job_master_id
         self._vertices = {vertex.vertex_id: vertex for vertex in arguments.vertices}
-        self._hosts = {vertex.vertex_id: self._new_host(vertex) for vertex in arguments.vertices}
+        self._restored = arguments.restored
+        self._restores = 0
+        self._restored_now: asyncio.Future[None] = rpc_service.loop.create_future()
+        """Of what readers wait for that belong to a later restore."""
+        self._hosts: dict[JobVertexID, SourceHost] = {}
+        self._replaced: list[SourceHost] = []
         self._job_files = arguments.files
         self._files = JobFiles(rpc_service, arguments.cluster_id)
         self._alignment = AlignmentGroups()
@@ -66,6 +80,12 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         self._printed = PrintedLines(rpc_service, arguments.coordinator.attempt_number)
         self._place: CollectorPlace | None = None
         self._place_changed: asyncio.Future[None] = rpc_service.loop.create_future()
+
+    async def on_start(self) -> None:
+        if self._restored is None:
+            self._make_hosts({}, 0)
+        else:
+            await self._restore(self._restored)
 
     async def on_stop(self) -> None:
         await self._clean_up()
@@ -86,11 +106,87 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         await asyncio.shield(self._cleaned_up)
 
     async def _end_hosts(self) -> None:
-        for host in self._hosts.values():
+        for host in (*self._replaced, *self._hosts.values()):
             await host.close()
         self._files.close()
 
-    def _new_host(self, vertex: VertexCode) -> SourceHost:
+    # --- checkpoints ------------------------------------------------------------------------------
+
+    async def snapshot(
+        self, job_master_id: JobMasterId, checkpoint_id: int, directory: str
+    ) -> tuple[CoordinatorSnapshot, ...]:
+        self._refuse_others(job_master_id)
+        snapshots = []
+        for vertex_id, vertex in self._vertices.items():
+            state = await self._hosts[vertex_id].snapshot(checkpoint_id)
+            location = None
+            if state is not None:
+                location = await self.rpc_service.run_blocking(_written, state, directory)
+            snapshots.append(CoordinatorSnapshot(vertex.operator_id, location))
+        return tuple(snapshots)
+
+    async def restore(self, job_master_id: JobMasterId, restored: RestoredCoordinators) -> None:
+        self._refuse_others(job_master_id)
+        await self._restore(restored)
+
+    async def _restore(self, restored: RestoredCoordinators) -> None:
+        if restored.restores <= self._restores:
+            return
+        states = {
+            snapshot.operator_id: await self.rpc_service.run_blocking(_read, snapshot.state)
+            for snapshot in restored.states
+            if snapshot.state is not None
+        }
+        for host in self._hosts.values():
+            self._replaced.append(host)
+            self.create_task(host.close(), "close the enumerator before")
+        self._make_hosts(states, restored.checkpoint_id)
+        self._alignment = AlignmentGroups()
+        self._attempts.clear()
+        self._restores = restored.restores
+        self._restored_now.set_result(None)
+        self._restored_now = self.rpc_service.loop.create_future()
+
+    def _make_hosts(self, states: Mapping[str, EnumeratorState], checkpoint_id: int) -> None:
+        self._hosts = {
+            vertex.vertex_id: self._new_host(vertex, states.get(vertex.operator_id), checkpoint_id)
+            for vertex in self._vertices.values()
+        }
+
+    async def reset_subtasks(
+        self,
+        job_master_id: JobMasterId,
+        checkpoint_id: int,
+        subtasks: dict[str, tuple[tuple[int, int], ...]],
+    ) -> None:
+        self._refuse_others(job_master_id)
+        for vertex_id, vertex in self._vertices.items():
+            for subtask, attempt in subtasks.get(vertex.operator_id, ()):
+                await self._hosts[vertex_id].reset_subtask(subtask, attempt, checkpoint_id)
+
+    async def checkpoint_ended(
+        self, job_master_id: JobMasterId, order: CheckpointCompleted | CheckpointAborted
+    ) -> None:
+        self._refuse_others(job_master_id)
+        for host in self._hosts.values():
+            if isinstance(order, CheckpointCompleted):
+                await host.checkpoint_completed(order.checkpoint_id)
+            else:
+                await host.checkpoint_completed(order.latest_completed)
+                host.checkpoint_aborted(order.checkpoint_id)
+
+    async def _is_of_the_present(self, reader: ReaderProgress) -> bool:
+        """Whether the reader belongs to what sources were restored to last; one that belongs to
+        what they will be restored to waits until they are."""
+        while reader.restores > self._restores:
+            await asyncio.shield(self._restored_now)
+        return reader.restores == self._restores
+
+    # --- sources ----------------------------------------------------------------------------------
+
+    def _new_host(
+        self, vertex: VertexCode, state: EnumeratorState | None, checkpoint_id: int
+    ) -> SourceHost:
         async def load(blob_server: str | None) -> Source[object]:
             async def fetch(key: BlobKey) -> bytes:
                 if blob_server is None:
@@ -104,7 +200,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
                 code = await fetch(code)
             return await call_user_code(self.rpc_service, lambda: _load_source(code))
 
-        return SourceHost(self, vertex.name, load, self._failed)
+        return SourceHost(self, vertex.name, load, self._failed, state, checkpoint_id)
 
     def _failed(self, error: FlinkRayError) -> None:
         """The first failure is told; the job begins anew then, with another coordinator."""
@@ -131,11 +227,21 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
 
     async def exchange(self, reader: ReaderProgress) -> tuple[bytes, ...]:
         self._refuse_others(reader.job_master_id)
+        if not await self._is_of_the_present(reader):
+            return ()
         name = alignment_name(reader.vertex_id, reader.subtask_index)
         if self._attempts.get(name, reader.attempt_number) < reader.attempt_number:
             self._alignment.forget(name)
         self._attempts[name] = max(self._attempts.get(name, 0), reader.attempt_number)
         return await self._hosts[reader.vertex_id].exchange(reader)
+
+    async def exchange_until_cut(
+        self, reader: ReaderProgress, checkpoint_id: int
+    ) -> tuple[bytes, ...]:
+        self._refuse_others(reader.job_master_id)
+        if not await self._is_of_the_present(reader):
+            return ()
+        return self._hosts[reader.vertex_id].events_before(reader, checkpoint_id)
 
     async def results_are_at(self, job_master_id: JobMasterId, place: CollectorPlace) -> None:
         self._refuse_others(job_master_id)
@@ -173,6 +279,15 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
 def _is_of_earlier_attempt(place: CollectorPlace, known: CollectorPlace) -> bool:
     one, other = place.partition.partition, known.partition.partition
     return one.graph_id == other.graph_id and one.attempt_number < other.attempt_number
+
+
+def _written(state: EnumeratorState, directory: str) -> StateLocation:
+    writer = state_writer(directory, DEFAULT_INLINE_THRESHOLD, is_savepoint=True)
+    return writer.write_bytes(encode_entry(state))
+
+
+def _read(location: StateLocation) -> EnumeratorState:
+    return decode_entry(read_bytes(location), EnumeratorState)
 
 
 def _load_source(code: bytes) -> Source[object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import TypeVar
 
 import cloudpickle
 
@@ -18,8 +19,11 @@ from flinkray.streaming.sources.coordinator import (
     NO_MORE_SPLITS,
     SourceCoordinator,
 )
+from flinkray.streaming.sources.enumerator_state import EnumeratorState
 from flinkray.streaming.sources.source import Source
 from flinkray.streaming.time.waiting_clock import WaitingSystemClock
+
+T = TypeVar("T")
 
 
 class SourceHost:
@@ -35,30 +39,35 @@ class SourceHost:
         name: str,
         load: Callable[[str | None], Awaitable[Source[object]]],
         on_failed: Callable[[FlinkRayError], None],
+        state: EnumeratorState | None = None,
+        checkpoint_id: int = 0,
     ) -> None:
-        """*load* is given the address of the blob server."""
+        """*load* is given the address of the blob server.  *state*: what the enumerator begins
+        with, of that checkpoint."""
         self._endpoint = endpoint
         self._name = f"enumerator of {name}"
         self._load = load
         self._on_failed = on_failed
         self._source: Source[object] | None = None
-        self._hosted: SourceCoordinator | None = None
         self._clock = WaitingSystemClock()
-        self._parallelism = 0
+        self._hosted = SourceCoordinator(self._clock, cloudpickle.dumps, state, checkpoint_id)
         self._calls = asyncio.Lock()
         self._waiting: dict[int, asyncio.Future[None]] = {}
         """Subtasks of which a call waits for news."""
         self._discovery: TimerHandle | None = None
+        self._is_closed = False
+
+    # --- readers ----------------------------------------------------------------------------------
 
     async def exchange(self, reader: ReaderProgress) -> tuple[bytes, ...]:
         """See :meth:`StreamCoordinatorGateway.exchange`."""
         subtask, attempt = reader.subtask_index, reader.attempt_number
         self._wake(subtask)
         await self._run(partial(self._heard, reader))
-        while self._hosted is not None:
+        while not self._is_closed:
             events = self._hosted.events(subtask, attempt, reader.position)
             if events is None or events:
-                return tuple(END_OF_SPLITS if e is NO_MORE_SPLITS else e for e in events or ())
+                return _encoded(events or ())
             waiting = asyncio.get_running_loop().create_future()
             self._wake(subtask)
             self._waiting[subtask] = waiting
@@ -67,26 +76,68 @@ class SourceHost:
                 return ()  # a later call of this reader has taken its place
         return ()
 
+    def events_before(self, reader: ReaderProgress, checkpoint_id: int) -> tuple[bytes, ...]:
+        """See :meth:`StreamCoordinatorGateway.exchange_until_cut`."""
+        events = self._hosted.events_before(
+            checkpoint_id, reader.subtask_index, reader.attempt_number, reader.position
+        )
+        return _encoded(events or ())
+
     async def _heard(self, reader: ReaderProgress) -> Callable[[], None]:
         if self._source is None:
             self._source = await self._load(reader.blob_server)
-        source, hosted = self._source, self._hosted
+        source = self._source
 
         def call() -> None:
-            now = hosted
-            if now is None or self._parallelism != reader.parallelism:
-                if now is not None:
-                    now.close()
-                now = self._hosted = SourceCoordinator(self._clock, cloudpickle.dumps)
-                now.start(source, reader.parallelism)
-                self._parallelism = reader.parallelism
-            now.heard(reader.subtask_index, reader.attempt_number, reader.requests)
+            if self._hosted.parallelism not in (0, reader.parallelism):
+                self._hosted.close()
+                self._hosted = SourceCoordinator(self._clock, cloudpickle.dumps)
+            if not self._hosted.parallelism:
+                self._hosted.start(source, reader.parallelism)
+            self._hosted.heard(
+                reader.subtask_index,
+                reader.attempt_number,
+                reader.requests,
+                reader.position,
+                reader.checkpoint_id,
+                reader.restored_from,
+            )
 
         return call
+
+    # --- checkpoints ------------------------------------------------------------------------------
+
+    async def snapshot(self, checkpoint_id: int) -> EnumeratorState | None:
+        """The cut.  Raises OperatorError."""
+        return await self._asked(lambda: self._hosted.snapshot(checkpoint_id))
+
+    async def reset_subtask(self, subtask: int, attempt: int, checkpoint_id: int) -> None:
+        """See :meth:`SourceCoordinator.reset_subtask`.  Raises OperatorError."""
+        await self._asked(lambda: self._hosted.reset_subtask(subtask, attempt, checkpoint_id))
+
+    async def checkpoint_completed(self, checkpoint_id: int) -> None:
+        """It is what the job goes on from."""
+        await self._run(_no_more(lambda: self._hosted.checkpoint_completed(checkpoint_id)))
+
+    def checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """Nobody goes on from there."""
+        self._hosted.checkpoint_aborted(checkpoint_id)
+        self._notify_all()
+
+    async def _asked(self, call: Callable[[], T]) -> T:
+        """What user code answers, whose failure concerns who has asked."""
+        async with self._calls:
+            answer = await call_user_code(self._endpoint.rpc_service, call, self._described)
+        self._notify_all()
+        return answer
+
+    # --- calls ------------------------------------------------------------------------------------
 
     async def _run(self, prepare: Callable[[], Awaitable[Callable[[], None]]]) -> None:
         """Call user code in a thread, and see what it has given to readers."""
         async with self._calls:
+            if self._is_closed:
+                return
             try:
                 call = await prepare()
                 delay = await call_user_code(
@@ -98,6 +149,9 @@ class SourceHost:
                 self._on_failed(error)
                 await asyncio.get_running_loop().create_future()  # the job begins anew, or ends
             self._plan_discovery(delay)
+        self._notify_all()
+
+    def _notify_all(self) -> None:
         for subtask in tuple(self._waiting):
             self._notify(subtask)
 
@@ -116,7 +170,7 @@ class SourceHost:
     def _call(self, call: Callable[[], None]) -> float | None:
         """In the thread; in how many seconds to look for new splits is user code's to say, too."""
         call()
-        at = None if self._hosted is None else self._hosted.next_discovery_time()
+        at = self._hosted.next_discovery_time()
         return None if at is None else max(at - self._clock.time(), 0.0)
 
     def _described(self, error: BaseException) -> OperatorError:
@@ -133,13 +187,28 @@ class SourceHost:
         self._endpoint.create_task(self._run(self._discovered), f"discovery: {self._name}")
 
     async def _discovered(self) -> Callable[[], None]:
-        assert self._hosted is not None
         return self._hosted.discover
 
     async def close(self) -> None:
-        """End the enumerator; waits for the call that is under way."""
-        if self._hosted is not None and not self._calls.locked():
+        """End the enumerator: readers are told nothing more.  Waits for the call that is under
+        way, unless it has failed."""
+        self._is_closed = True
+        self._plan_discovery(None)
+        for subtask in tuple(self._waiting):
+            self._wake(subtask)
+        if not self._calls.locked():
             async with self._calls:
                 await call_user_code(
                     self._endpoint.rpc_service, self._hosted.close, self._described
                 )
+
+
+def _no_more(call: Callable[[], None]) -> Callable[[], Awaitable[Callable[[], None]]]:
+    async def prepared() -> Callable[[], None]:
+        return call
+
+    return prepared
+
+
+def _encoded(events: tuple[object, ...]) -> tuple[bytes, ...]:
+    return tuple(END_OF_SPLITS if e is NO_MORE_SPLITS else e for e in events)  # type: ignore[misc]

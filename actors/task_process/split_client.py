@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from flinkray.actors.gateways.stream_coordinator import (
     ReaderProgress,
@@ -23,7 +26,11 @@ _LONGEST_PAUSE = 1.0
 
 class SplitClient:
     """Made on the event loop; the task's thread asks.  Questions are repeated until they are
-    answered: the coordinator may not be there yet, or be replaced."""
+    answered: the coordinator may not be there yet, or be replaced.
+
+    Before a checkpoint the reader gets what the coordinator has cut off for it, and then nothing
+    until its task has taken its snapshot, or has given the checkpoint up.
+    """
 
     def __init__(self, rpc_service: RpcService, address: str, reader: ReaderProgress) -> None:
         self._rpc_service = rpc_service
@@ -31,6 +38,11 @@ class SplitClient:
         self._reader = reader
         self._requests = 0
         self._position = 0
+        self._checkpoint = 0
+        """The latest that the task has taken part in, or given up."""
+        self._triggers: deque[tuple[int, Callable[[], None]]] = deque()
+        self._triggered: int | None = None
+        """The checkpoint for which the task has not taken its snapshot yet."""
         self._task_loop: TaskLoop | None = None
         self._asking: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -44,33 +56,51 @@ class SplitClient:
         """From the task's thread."""
         self._call(self._count_request)
 
+    def checkpointed(self, checkpoint_id: int) -> None:
+        """From the task's thread: it has taken its snapshot, or takes none."""
+        self._call(partial(self._go_on_after, checkpoint_id))
+
+    def trigger(self, checkpoint_id: int, then: Callable[[], None]) -> None:
+        """On the event loop: *then* is called when the reader has been given what belongs before
+        that checkpoint; *then* sends the trigger to the task, which gets it after that."""
+        self._triggers.append((checkpoint_id, then))
+        self._ask_anew()
+
     def close(self) -> None:
         """On the event loop: the task has ended."""
         self._is_closed = True
         if self._asking is not None:
             self._asking.cancel()
 
-    def _call(self, function: object) -> None:
-        self._rpc_service.loop.call_soon_threadsafe(function)  # type: ignore[arg-type]
+    def _call(self, function: Callable[[], None]) -> None:
+        self._rpc_service.loop.call_soon_threadsafe(function)
 
     def _count_request(self) -> None:
         self._requests += 1
         self._ask_anew()
 
+    def _go_on_after(self, checkpoint_id: int) -> None:
+        self._checkpoint = max(self._checkpoint, checkpoint_id)
+        if self._triggered is not None and self._triggered <= checkpoint_id:
+            self._triggered = None
+            self._ask_anew()
+
     def _ask_anew(self) -> None:
         """The call that is under way does not know of the latest request."""
         if self._asking is not None:
             self._asking.cancel()
-        if not self._is_closed:
-            self._asking = asyncio.ensure_future(self._ask())
+        if not self._is_closed and self._task_loop is not None:
+            self._asking = asyncio.ensure_future(self._ask(self._task_loop))
 
-    async def _ask(self) -> None:
+    async def _ask(self, task_loop: TaskLoop) -> None:
         pause = _FIRST_PAUSE
-        while True:
-            progress = replace(self._reader, requests=self._requests, position=self._position)
+        while self._triggered is None:
             try:
                 gateway = await self._rpc_service.connect(self._address, StreamCoordinatorGateway)
-                events = await gateway.exchange(progress)
+                if self._triggers:
+                    await self._take_cut(gateway, task_loop)
+                    continue
+                events = await gateway.exchange(self._progress())
             except FlinkRayError as error:
                 log.info("no splits from %s yet: %s", self._address, error)
                 await self._rpc_service.pause(pause)
@@ -80,6 +110,24 @@ class SplitClient:
                 await self._rpc_service.pause(_LONGEST_PAUSE)
                 continue
             pause = _FIRST_PAUSE
-            assert self._task_loop is not None
-            self._position += len(events)
-            self._task_loop.told(events)
+            self._give(events, task_loop)
+
+    async def _take_cut(self, gateway: StreamCoordinatorGateway, task_loop: TaskLoop) -> None:
+        checkpoint_id, then = self._triggers[0]
+        events = await gateway.exchange_until_cut(self._progress(), checkpoint_id)
+        self._triggers.popleft()
+        self._give(events, task_loop)
+        self._triggered = checkpoint_id
+        then()
+
+    def _give(self, events: tuple[bytes, ...], task_loop: TaskLoop) -> None:
+        self._position += len(events)
+        task_loop.told(events)
+
+    def _progress(self) -> ReaderProgress:
+        return replace(
+            self._reader,
+            requests=self._requests,
+            position=self._position,
+            checkpoint_id=self._checkpoint,
+        )

@@ -317,6 +317,8 @@ class StreamTaskResources:
             0,
             0,
             deployed.blob_server,
+            task.restores,
+            0 if task.restored is None else task.restored.checkpoint_id,
         )
         address = stream_coordinator_address(deployed.job.job_id, deployed.job_master_id)
         return SplitClient(self._endpoint.rpc_service, address, reader)

@@ -1,0 +1,160 @@
+"""Carries out what the checkpoint coordinator of a job decides, and tells it what came of that."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from flinkray.actors.job_master.checkpoint_orders import CheckpointOrders
+from flinkray.actors.job_master.source_coordination import SourceCoordination
+from flinkray.actors.job_master.stored_checkpoints import StoredCheckpoints
+from flinkray.actors.job_master.task_executor_connections import TaskExecutorConnections
+from flinkray.actors.shared.cluster_services import ClusterServices
+from flinkray.core.ids import JobMasterId
+from flinkray.ha import CheckpointStoreFencedError
+from flinkray.rpc import FencedRpcEndpoint
+from flinkray.scheduler.checkpoints import actions as act
+from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
+from flinkray.scheduler.checkpoints.properties import CheckpointProperties
+from flinkray.scheduler.graph.job_graph import JobGraph
+from flinkray.scheduler.job import transitions as t
+from flinkray.scheduler.job.job_scheduler_actions import (
+    JobSchedulerAction,
+    OrderCheckpoint,
+    OrderCoordinators,
+    ResetSubtasks,
+)
+from flinkray.scheduler.shared.states import JobStatus
+
+log = logging.getLogger(__name__)
+
+
+class CheckpointScheduler(Protocol):
+    """The JobScheduler, as far as checkpoints go."""
+
+    def checkpoint_told(self, event: t.CheckpointEvent, now: float) -> list[JobSchedulerAction]: ...
+
+
+class CheckpointCarrier:
+    """Lives on the JobMaster's main thread, which ends when another JobMaster has taken over the
+    job's checkpoints."""
+
+    def __init__(
+        self,
+        job_master: FencedRpcEndpoint[JobMasterId],
+        services: ClusterServices,
+        graph: JobGraph,
+        scheduler: CheckpointScheduler,
+        task_executors: TaskExecutorConnections,
+        sources: SourceCoordination,
+        *,
+        apply: Callable[[list[JobSchedulerAction]], None],
+    ) -> None:
+        """*apply* carries out what follows."""
+        self._job_master = job_master
+        self._job_id = graph.job_id
+        self._scheduler = scheduler
+        self._sources = sources
+        self._apply = apply
+        self._stored = StoredCheckpoints(
+            job_master, services, graph, told=self._tell, on_fenced=self._replaced
+        )
+        self._orders = CheckpointOrders(job_master, graph.job_id, task_executors, told=self._tell)
+        self._requests: dict[int, asyncio.Future[act.SnapshotFinished]] = {}
+        self._last_request = 0
+        self.closed: asyncio.Future[None] = job_master.rpc_service.loop.create_future()
+        """The coordinator has ended, and nothing is written or deleted any more."""
+
+    async def recover(self) -> tuple[CompletedCheckpoint, ...] | None:
+        """What earlier JobMasters have left; None: another one has taken over.
+
+        Raises:
+            CheckpointsLostError: the last one cannot be read.
+        """
+        try:
+            return await self._stored.recover()
+        except CheckpointStoreFencedError as error:
+            self._replaced(str(error))
+            return None
+
+    def carry_out(self, action: JobSchedulerAction) -> bool:
+        """Begin; False: it is nothing of a checkpoint."""
+        match action:
+            case act.StartCheckpointTimer(key, delay):
+                self._job_master.schedule_run_async(
+                    delay, lambda: self._tell(t.CheckpointTimerOver(key))
+                )
+            case act.PrepareCheckpoint():
+                self._stored.prepare(action)
+            case act.StoreCheckpoint():
+                self._stored.store(action)
+            case act.AddRestoredSavepoint():
+                self._stored.add_restored(action)
+            case (
+                act.DiscardFiles()
+                | act.DiscardDirectory()
+                | act.DiscardCheckpoint()
+                | act.ForgetCheckpoint()
+            ):
+                self._stored.discard(action)
+            case OrderCheckpoint():
+                self._orders.carry_out(action)
+            case act.SnapshotCoordinators():
+                self._sources.snapshot(action, self._tell)
+            case act.RestoreCoordinators():
+                self._sources.restore(action)
+            case ResetSubtasks():
+                self._sources.reset(action)
+            case OrderCoordinators():
+                self._sources.order(action)
+            case act.SnapshotFinished():
+                self._finished(action)
+            case act.CloseCheckpointStores(status):
+                self._job_master.create_task(self._close(status), "close the checkpoints' stores")
+            case _:
+                return False
+        return True
+
+    def _tell(self, event: t.CheckpointEvent) -> None:
+        now = self._job_master.clock.monotonic()
+        self._apply(self._scheduler.checkpoint_told(event, now))
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    async def request(
+        self, properties: CheckpointProperties | None, target_directory: str | None
+    ) -> act.SnapshotFinished:
+        """Have a savepoint taken, or (None) a checkpoint of the job, and wait for it."""
+        self._last_request += 1
+        number = self._last_request
+        finished: asyncio.Future[act.SnapshotFinished]
+        finished = self._job_master.rpc_service.loop.create_future()
+        self._requests[number] = finished
+        self._tell(t.SnapshotRequested(number, properties, target_directory))
+        return await finished
+
+    def _finished(self, action: act.SnapshotFinished) -> None:
+        finished = self._requests.pop(action.request_id, None)
+        if finished is not None and not finished.done():
+            finished.set_result(action)
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    async def _close(self, status: JobStatus) -> None:
+        if status.is_globally_terminal:
+            await self._stored.forget_job()
+        else:
+            await self._stored.discarded()
+        self._set_closed()
+
+    def _replaced(self, cause: str) -> None:
+        """Whatever this JobMaster does from now on, it does to another's checkpoints."""
+        log.warning("job %s: this JobMaster ends: %s", self._job_id, cause)
+        self._set_closed()
+        self._job_master.close()
+
+    def _set_closed(self) -> None:
+        if not self.closed.done():
+            self.closed.set_result(None)
