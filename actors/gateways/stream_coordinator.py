@@ -120,6 +120,9 @@ class CollectorPlace:
 
     address: str
     partition: JobPartition
+    restored: int | None = None
+    """How many pieces earlier attempts have put that count: it goes on behind them.  None: the job
+    takes no checkpoints, and everything comes again."""
 
 
 @message

@@ -102,6 +102,8 @@ class PartitionData:
     buffers: tuple[bytes, ...]
     is_end: bool
     """Nothing follows these."""
+    committed: int = 0
+    """So many buffers will not come again, whatever fails (collected results)."""
 
 
 @message

@@ -41,7 +41,7 @@ class Declining(Protocol):
         """From any thread."""
 
 
-class CheckpointOrders:
+class TaskCheckpointOrders:
     """On the event loop, but for :meth:`attach`.
 
     A task is triggered when its operators are open.  What became of checkpoints waits for it: a

@@ -22,6 +22,10 @@ MOST_WAITING = 2**20
 """Bytes that wait for the client; then the task waits, and with it all before it."""
 
 
+_MANY = 1000
+"""Pieces of which those are forgotten that the client has read."""
+
+
 class CollectedResults:
     """Made on the event loop, written by the task's thread; the client is the one reader of the
     partition."""
@@ -44,6 +48,15 @@ class CollectedResults:
         """Bytes, counted by the loop."""
         self._waiting: deque[bytes] = deque()
         self._writing: asyncio.Task[None] | None = None
+        self._unread: deque[tuple[int, bytes]] = deque()
+        """Numbered from that of the first piece that the client had not read when it was looked
+        at last; of the task's thread."""
+        self._number = 0
+        """Of the next piece."""
+        self._captured: dict[int, int] = {}
+        """Checkpoint -> number of the first piece that is not in it."""
+        self.restored = 0
+        """Pieces that earlier attempts have put."""
 
     # --- for the task's thread ----------------------------------------------------------------
 
@@ -57,8 +70,42 @@ class CollectedResults:
             UnpicklableRecordsError, BatchTooLargeError: a result cannot be sent.
         """
         for piece in _pieces(list(values)):
-            self._put += len(piece)
-            self._loop.call_soon_threadsafe(self._add, piece)
+            self._put_piece(piece)
+
+    def _put_piece(self, piece: bytes) -> None:
+        self._unread.append((self._number, piece))
+        self._number += 1
+        self._put += len(piece)
+        if len(self._unread) >= _MANY:
+            self._forget_read()
+        self._loop.call_soon_threadsafe(self._add, piece)
+
+    def _forget_read(self) -> None:
+        first = self._partition.first_unread(0)
+        while self._unread and self._unread[0][0] < first:
+            self._unread.popleft()
+
+    def capture(self, checkpoint_id: int) -> Sequence[tuple[int, bytes]]:
+        """See :class:`ResultsReceiver`; with the number of the next piece at the end."""
+        self._forget_read()
+        self._captured[checkpoint_id] = self._number
+        return [*self._unread, (self._number, b"")]
+
+    def restore(self, pieces: Sequence[tuple[int, bytes]]) -> None:
+        """See :class:`ResultsReceiver`."""
+        *unread, (self.restored, _) = pieces
+        first = unread[0][0] if unread else self.restored
+        self._number = first
+        self._loop.call_soon_threadsafe(self._begin_at, first)
+        for _, piece in unread:
+            self._put_piece(piece)
+
+    def completed(self, checkpoint_id: int) -> None:
+        """See :class:`ResultsReceiver`."""
+        number = self._captured.get(checkpoint_id)
+        self._captured = {i: n for i, n in self._captured.items() if i > checkpoint_id}
+        if number is not None:
+            self._loop.call_soon_threadsafe(self._partition.commit, 0, number)
 
     def has_room(self) -> bool:
         return self._put - self._taken < MOST_WAITING
@@ -77,6 +124,10 @@ class CollectedResults:
         """Told by :meth:`finish`."""
 
     # --- on the event loop --------------------------------------------------------------------
+
+    def _begin_at(self, number: int) -> None:
+        self._partition.begin_at(0, number)
+        self._partition.commit(0, self.restored)
 
     def _add(self, piece: bytes) -> None:
         self._waiting.append(piece)

@@ -27,6 +27,7 @@ class _Subpartition:
         self._size = 0
         self._is_finished = False
         self._is_read = False
+        self._committed = self._told = 0
         self._changed: asyncio.Future[None] | None = None
 
     async def write(self, data: bytes) -> None:
@@ -41,6 +42,17 @@ class _Subpartition:
         self._is_finished = True
         self._notify()
 
+    def begin_at(self, position: int) -> None:
+        self._first = position
+
+    def commit(self, position: int) -> None:
+        self._committed = position
+        self._notify()
+
+    @property
+    def first(self) -> int:
+        return self._first
+
     async def read(self, position: int, max_bytes: int) -> PartitionData | None:
         """None: that position is gone."""
         if not self._is_kept:
@@ -54,7 +66,7 @@ class _Subpartition:
             try:
                 await within(READ_WAIT, self._wait_for(position))
             except asyncio.TimeoutError:
-                return PartitionData((), is_end=False)
+                return PartitionData((), is_end=False, committed=self._committed)
         chosen: list[bytes] = []
         size = 0
         for number in range(position - self._first, len(self._buffers)):
@@ -67,7 +79,8 @@ class _Subpartition:
         if is_end and not chosen:
             self._is_read = True
             self._notify()
-        return PartitionData(tuple(chosen), is_end)
+        self._told = self._committed
+        return PartitionData(tuple(chosen), is_end, self._committed)
 
     async def wait_until_read(self) -> None:
         """To its end."""
@@ -75,7 +88,8 @@ class _Subpartition:
             await self._change()
 
     def _has(self, position: int) -> bool:
-        return self._is_finished or position < self._first + len(self._buffers)
+        is_there = position < self._first + len(self._buffers)
+        return self._is_finished or is_there or self._told != self._committed
 
     async def _wait_for(self, position: int) -> None:
         while not self._has(position):
@@ -109,6 +123,18 @@ class HeldPartition:
     async def write(self, subpartition: int, data: bytes) -> None:
         """Add a buffer; waits while the reader of a pipelined subpartition is behind."""
         await self._subpartitions[subpartition].write(data)
+
+    def begin_at(self, subpartition: int, position: int) -> None:
+        """The first buffer has that number, and not 0."""
+        self._subpartitions[subpartition].begin_at(position)
+
+    def commit(self, subpartition: int, position: int) -> None:
+        """What is before that position will not come again."""
+        self._subpartitions[subpartition].commit(position)
+
+    def first_unread(self, subpartition: int) -> int:
+        """Of a pipelined subpartition: everything before it was read."""
+        return self._subpartitions[subpartition].first
 
     def finish(self) -> None:
         """Nothing more comes."""

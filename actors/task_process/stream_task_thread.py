@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from flinkray.actors.gateways.task_process import ResultPartitionNotFoundError
 from flinkray.actors.task_process.alignment_client import AlignmentClient
-from flinkray.actors.task_process.checkpoint_orders import CheckpointOrders
+from flinkray.actors.task_process.checkpoint_orders import TaskCheckpointOrders
 from flinkray.actors.task_process.checkpoint_responder import TaskCheckpointResponder
 from flinkray.actors.task_process.code_failure import TaskCancelledError
 from flinkray.actors.task_process.collected_results import CollectedResults
@@ -102,7 +102,7 @@ class StreamTaskContext:
     """What it goes on from; None: it begins anew."""
     responder: TaskCheckpointResponder
     """Answers for its part in checkpoints."""
-    orders: CheckpointOrders
+    orders: TaskCheckpointOrders
     """What it is told of them."""
     metrics: MetricGroup = field(default_factory=MetricGroup)
 
@@ -146,7 +146,6 @@ class StreamTaskRun:
         for _, operator in builder.operators:
             if isinstance(operator, CollectOperator):
                 operator.receiver = context.results
-                context.results.begin()
                 outputs.append(context.results)
             elif isinstance(operator, PrintOperator):
                 if context.printed is not None:

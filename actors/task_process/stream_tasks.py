@@ -22,7 +22,7 @@ from flinkray.actors.shared.chain_code import BUFFER_TIMEOUTS, PRINTED_LINES, TO
 from flinkray.actors.shared.produced_partitions import ProducedPartition, produced_partitions
 from flinkray.actors.task_process.alignment_client import AlignmentClient
 from flinkray.actors.task_process.channel_finder import ChannelFinder
-from flinkray.actors.task_process.checkpoint_orders import CheckpointOrders
+from flinkray.actors.task_process.checkpoint_orders import TaskCheckpointOrders
 from flinkray.actors.task_process.checkpoint_responder import TaskCheckpointResponder
 from flinkray.actors.task_process.collected_results import CollectedResults
 from flinkray.actors.task_process.context import Cancellation
@@ -222,8 +222,10 @@ class StreamTasks:
         if partition is not None:
             self.network().release_partition(partition)
 
-    def collect(self, deployed: DeployedTask, partition: HeldPartition) -> CollectorPlace:
-        """Let the client read what a task collects."""
+    def collect(
+        self, deployed: DeployedTask, partition: HeldPartition, restored: int
+    ) -> CollectorPlace:
+        """Let the client read what a task collects, behind so many pieces of earlier attempts."""
         vertex_id, attempt = deployed.vertex.vertex_id, deployed.task.attempt_number
         place = CollectorPlace(
             self._endpoint.address,
@@ -236,6 +238,7 @@ class StreamTasks:
                     attempt,
                 ),
             ),
+            restored if deployed.job.takes_checkpoints else None,
         )
         self._read.add(place.partition, partition)
         return place
@@ -285,15 +288,19 @@ class StreamTaskResources:
             tasks.writers.submit,
             self._on_loop,
             tasks.report,
-            lambda checkpoint_id: None,
+            self._taken,
         )
-        self.checkpoint_orders = CheckpointOrders(self._responder, self._on_loop, None)
+        self.checkpoint_orders = TaskCheckpointOrders(self._responder, self._on_loop, self._splits)
         self._alignment = None if self._splits is None else self._alignment_client()
         self._results: CollectedResults | None = None
         self._printed = self._printed_lines()
         self._place: CollectorPlace | None = None
         self._metrics: MetricGroup | None = None
         self._announcing: asyncio.Task[None] | None = None
+
+    def _taken(self, checkpoint_id: int) -> None:
+        if self._splits is not None:
+            self._splits.checkpointed(checkpoint_id)
 
     def _inline_threshold(self) -> int:
         of_job = self._deployed.job.inline_threshold
@@ -384,7 +391,8 @@ class StreamTaskResources:
         return deployed.job.job_name, deployed.vertex.name, deployed.task.subtask_index
 
     def _announce(self, read: HeldPartition) -> None:
-        self._place = self._tasks.collect(self._deployed, read)
+        assert self._results is not None
+        self._place = self._tasks.collect(self._deployed, read, self._results.restored)
         self._announcing = asyncio.ensure_future(
             announce(self._endpoint.rpc_service, self._deployed.job_master_id, self._place)
         )

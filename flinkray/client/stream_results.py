@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -60,27 +61,77 @@ class StreamResults:
         self._ended: asyncio.Future[JobResult] = asyncio.ensure_future(result)
         self._place: CollectorPlace | None = None
         self._position = 0
+        """Of the next piece to be read."""
+        self._uncommitted: deque[tuple[int, bytes]] = deque()
+        """Numbered pieces that may come again, if the job begins anew."""
         self._is_complete = False
 
     async def next(self) -> list[Any] | None:
         """Some results, in their order; None: there are no more, and the job has finished.
 
+        Where the job takes checkpoints, results come when a checkpoint is complete that was taken
+        after them, or at the end of the job.
+
         Raises:
             JobExecutionError, JobCancelledError: the job has not finished.
-            ResultsLostError: it has begun anew.
+            ResultsLostError: it has begun anew, and takes no checkpoints.
         """
-        while not self._is_complete:
+        while not (self._is_complete and self._shows_at_once):
             data = await self._unless_ended(self._read())
             if data is None:
                 break
-            self._position += len(data.buffers)
+            shown = self._shown(data)
             if data.is_end:
                 self._is_complete = True
                 await self._unless_ended(self._read())  # which says that all was read
-            if data.buffers:
-                return [value for piece in data.buffers for value in read_results(piece)]
+            if shown:
+                return shown
+            if self._is_complete and not self._shows_at_once:
+                await self._unless_ended(self._go_on_elsewhere())
         JobExecutionResult.of(await self._ended)
-        return None
+        return self._taken(len(self._uncommitted)) or None
+
+    @property
+    def _shows_at_once(self) -> bool:
+        return self._place is not None and self._place.restored is None
+
+    def _shown(self, data: PartitionData) -> list[Any]:
+        """What of this, and of what was read before, will not come again."""
+        begin, self._position = self._position, self._position + len(data.buffers)
+        self._uncommitted.extend(enumerate(data.buffers, begin))
+        if self._shows_at_once:
+            return self._taken(len(self._uncommitted))
+        return self._taken(sum(number < data.committed for number, _ in self._uncommitted))
+
+    def _taken(self, pieces: int) -> list[Any]:
+        return [
+            value for _ in range(pieces) for value in read_results(self._uncommitted.popleft()[1])
+        ]
+
+    async def _go_on_elsewhere(self) -> None:
+        """All was read, and the job has not finished: it may still begin anew."""
+        self._go_to(await self._find(self._place))
+
+    def _go_to(self, place: CollectorPlace) -> None:
+        """
+        Raises:
+            ResultsLostError: results that were shown would come again.
+        """
+        if place == self._place:
+            return
+        if self._position and place.restored is None:
+            raise ResultsLostError(
+                self._job_id,
+                "was restarted after some of its results had been read, and without a "
+                "checkpoint they would come again: run it again, enable checkpoints, or write to "
+                "a sink",
+            )
+        if place.restored is not None:
+            self._position = min(self._position, place.restored)
+            while self._uncommitted and self._uncommitted[-1][0] >= self._position:
+                self._uncommitted.pop()
+        self._place = place
+        self._is_complete = False
 
     def close(self) -> None:
         """No more is wanted; the job goes on waiting unless it is cancelled."""
@@ -100,7 +151,8 @@ class StreamResults:
         while True:
             try:
                 if self._place is None:
-                    self._place = await self._find(None)
+                    self._go_to(await self._find(None))
+                assert self._place is not None
                 process = await self._rpc_service.connect(self._place.address, TaskProcessGateway)
                 return await process.read_partition(
                     self._place.partition, 0, self._position, MAX_BYTES
@@ -109,14 +161,7 @@ class StreamResults:
                 if self._is_complete:
                     return PartitionData((), is_end=True)
                 await asyncio.sleep(_PAUSE)
-            place = await self._find(None)
-            if place != self._place and self._position:
-                raise ResultsLostError(
-                    self._job_id,
-                    "was restarted after some of its results had been read, and without a "
-                    "checkpoint they would come again: run it again, or write to a sink",
-                )
-            self._place = place
+            self._go_to(await self._find(None))
 
     async def _find(self, known: CollectorPlace | None) -> CollectorPlace:
         while True:

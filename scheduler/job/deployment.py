@@ -262,6 +262,7 @@ def _job_information(job: JobGraph) -> JobInformation:
         job.files,
         own(TASK_CANCELLATION_INTERVAL),
         own(TASK_CANCELLATION_TIMEOUT),
+        job.checkpoints is not None and job.checkpoints.interval is not None,
         is_exactly_once,
         own(CHECKPOINTING_INLINE_THRESHOLD),
     )

@@ -72,6 +72,8 @@ class JobInformation:
     cancellation_interval: float | None = None
     """Seconds; None: the cluster's ``task.cancellation.interval``, and so on."""
     cancellation_timeout: float | None = None
+    takes_checkpoints: bool = False
+    """From time to time, not only when somebody asks for one."""
     is_exactly_once: bool = True
     """False: checkpoints may hold records after their barriers, too."""
     inline_threshold: int | None = None

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flinkray.actors.task_process.checkpoint_orders import CheckpointOrders, barrier_of
+from flinkray.actors.task_process.checkpoint_orders import TaskCheckpointOrders, barrier_of
 from flinkray.checkpoint.metadata import SnapshotKind
 from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason
 from flinkray.scheduler.checkpoints.messages import (
@@ -76,7 +76,7 @@ class Ordered:
     def __init__(self, source: Source | None = None) -> None:
         self.task: Any = Task()
         self.answers = Answers()
-        self.orders = CheckpointOrders(self.answers, lambda function: function(), source)
+        self.orders = TaskCheckpointOrders(self.answers, lambda function: function(), source)
 
 
 NOT_READY = CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_NOT_READY

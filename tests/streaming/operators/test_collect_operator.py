@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from flinkray.streaming.operators.operator import OperatorState
 from flinkray.streaming.records.row import Row
 from flinkray.streaming.sinks.collect import CollectOperator
 from flinkray.testing.operator_harness import OperatorHarness
@@ -14,15 +15,31 @@ from tests.streaming.operators.contract import columns
 class Kept:
     def __init__(self) -> None:
         self.batches: list[list[Any]] = []
+        self.has_begun = False
+        self.restored: list[tuple[int, bytes]] = []
+        self.completed_id = 0
 
     def put(self, values: Sequence[Any]) -> None:
         self.batches.append(list(values))
 
+    def begin(self) -> None:
+        self.has_begun = True
 
-def harness() -> tuple[OperatorHarness, Kept]:
+    def capture(self, checkpoint_id: int) -> Sequence[tuple[int, bytes]]:
+        return [(checkpoint_id, b"piece")]
+
+    def restore(self, pieces: Sequence[tuple[int, bytes]]) -> None:
+        assert not self.has_begun
+        self.restored = list(pieces)
+
+    def completed(self, checkpoint_id: int) -> None:
+        self.completed_id = checkpoint_id
+
+
+def harness(restore: OperatorState | None = None) -> tuple[OperatorHarness, Kept]:
     operator, kept = CollectOperator(), Kept()
     operator.receiver = kept
-    return OperatorHarness(operator), kept
+    return OperatorHarness(operator, restore=restore), kept
 
 
 def test_values_are_put_batch_by_batch_columns_as_rows() -> None:
@@ -31,6 +48,15 @@ def test_values_are_put_batch_by_batch_columns_as_rows() -> None:
     h.process((3,))
     h.process_columns(columns([7, 8], x=[1, 2]))
     assert kept.batches == [[1, 2], [(3,)], [Row(x=1), Row(x=2)]]
+
+
+def test_what_the_client_has_not_read_is_state() -> None:
+    h, before = harness()
+    state = h.snapshot(7)
+    h.operator.notify_checkpoint_complete(7)
+    assert (before.has_begun, before.restored, before.completed_id) == (True, [], 7)
+    _, kept = harness(state)
+    assert (kept.has_begun, kept.restored) == (True, [(7, b"piece")])
 
 
 def test_nothing_follows_neither_time_nor_the_end() -> None:

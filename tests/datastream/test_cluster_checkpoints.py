@@ -1,0 +1,101 @@
+"""Checkpoints of programs on a cluster: whatever dies, they go on from the last one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flinkray.checkpoint.storage import find_checkpoints, read_metadata
+from flinkray.datastream import CheckpointingMode, Configuration, StreamExecutionEnvironment
+from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
+from flinkray.testing.waiting import wait_until
+from tests.datastream.tallies import KEYS, expected, first_numbers, settings, tallies
+from tests.datastream.threads import none_left
+
+CONFIGURATION = {
+    "taskmanager.numberOfTaskSlots": "2",
+    "taskmanager.cpu.cores": "1",
+    "restart-strategy.type": "fixed-delay",
+    "restart-strategy.fixed-delay.attempts": "20",
+    "restart-strategy.fixed-delay.delay": "10 ms",
+    "task.cancellation.interval": "50 ms",
+    "cluster.registration.error-delay": "5 ms",
+}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ThreadedCluster]:
+    """One of its own: nothing of what it has started may be left."""
+    with (
+        none_left(),
+        threaded_cluster(str(tmp_path / "cluster"), configuration=CONFIGURATION) as cluster,
+    ):
+        yield cluster
+
+
+def on(
+    cluster: ThreadedCluster, checkpoints: Path, parallelism: int = 2
+) -> StreamExecutionEnvironment:
+    env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster.client)
+    env.configure(Configuration.from_dict(settings(checkpoints)))
+    return env.set_parallelism(parallelism)
+
+
+def newest(directory: Path) -> int:
+    """Id of the latest complete checkpoint; 0: there is none."""
+    found = find_checkpoints(str(directory)) if directory.exists() else []
+    return read_metadata(found[-1]).checkpoint_id if found else 0
+
+
+def wait_for_another(directory: Path) -> None:
+    before = newest(directory)
+    wait_until(lambda: newest(directory) > before, 30, "a checkpoint")
+
+
+def test_checkpoints_of_a_program_come_and_go(cluster: ThreadedCluster, tmp_path: Path) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    results = tallies(
+        on(cluster, checkpoints), 40_000, 10_000.0, tmp_path / "witness"
+    ).execute_and_collect()
+    wait_for_another(checkpoints)
+    wait_for_another(checkpoints)
+    assert set(results) == expected(40_000)
+    assert find_checkpoints(str(checkpoints)) == []
+
+
+@pytest.mark.parametrize(
+    "kind", ["TaskProcess", "TaskExecutor", "StreamCoordinator", "JobMaster", "Dispatcher"]
+)
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_a_program_goes_on_from_its_last_checkpoint(
+    kind: str, parallelism: int, cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    """E2E-04: nothing is lost, doubled or out of order."""
+    checkpoints, witness = tmp_path / "checkpoints", tmp_path / "witness"
+    env = on(cluster, checkpoints, parallelism)
+    results = tallies(env, 40_000, 10_000.0, witness).execute_and_collect()
+    for _ in range(2):
+        wait_for_another(checkpoints)
+        cluster.crash(kind)
+    assert set(results) == expected(40_000)
+    begun = first_numbers(witness)
+    if kind == "Dispatcher":  # nothing of the job is there
+        assert sum(map(len, begun)) == parallelism
+    else:
+        assert any(len(of_subtask) > 1 for of_subtask in begun)
+        assert all(n > of_subtask[0] for of_subtask in begun for n in of_subtask[1:])
+
+
+def test_at_least_once_loses_nothing(cluster: ThreadedCluster, tmp_path: Path) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    env = on(cluster, checkpoints)
+    env.get_checkpoint_config().set_checkpointing_mode(CheckpointingMode.AT_LEAST_ONCE)
+    results = tallies(env, 40_000, 10_000.0, tmp_path / "witness").execute_and_collect()
+    wait_for_another(checkpoints)
+    cluster.crash_all("TaskProcess")
+    counts = {key: count for key, count, _, _ in results}
+    assert len(counts) == KEYS
+    for key, count, _, _ in expected(40_000):
+        assert counts[key] >= count
