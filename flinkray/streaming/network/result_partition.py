@@ -158,11 +158,11 @@ class ResultPartition:
             except Exception as error:  # noqa: BLE001 - whatever the class of a record raises
                 self._unsent = error
                 notify.append(self._on_change)
+        if waiting.is_settled:
+            waiting.tell()  # before its consumers have it, and may come to their ends
         for callback in notify:
             if callback is not None:
                 callback()
-        if waiting.is_settled:
-            waiting.tell()
 
     def flush(self) -> None:
         """Send what waits to be sent with more."""

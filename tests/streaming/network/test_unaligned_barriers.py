@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from random import Random
 from typing import Any
@@ -35,7 +36,15 @@ from flinkray.streaming.records.elements import (
 )
 from flinkray.streaming.records.in_flight import InFlight, kept
 from flinkray.testing import ManualClock
-from tests.streaming.network.networks import PATIENCE, Reading, network, numbers
+from tests.streaming.network.networks import (
+    PATIENCE,
+    Reading,
+    Writing,
+    in_background,
+    network,
+    numbers,
+    read,
+)
 from tests.streaming.network.test_channels import STORY, shown
 from tests.streaming.network.test_shared_memory import memory_files
 from tests.streaming.network.test_wake_ups import ScriptedChannel
@@ -372,6 +381,20 @@ def test_a_barrier_that_was_not_sent_in_time_overtakes_what_waits(is_local: bool
         assert channel.partition.subpartitions[0].metrics().queued_bytes == 0
         channel.wait(1000)
         assert len(channel.settled) == 1
+
+
+def test_what_a_barrier_has_overtaken_is_told_before_its_consumer_has_it() -> None:
+    """ST-08: who may read all then, so that its producer ends."""
+    with network() as make:
+        channel = TimedChannel(make, is_local=True)
+        reading = channel.reads()
+        channel.put(Block([1]))
+        channel.barrier(in_line())
+        known: list[int] = []
+        reading.gate.listen(lambda: known.append(len(channel.settled)))
+        known.clear()
+        channel.wait(300)
+        assert known[0] == 1
 
 
 def test_a_barrier_that_overtakes_waits_for_no_credit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -794,3 +817,62 @@ def test_a_checkpoint_has_what_was_put_before_its_barriers_and_nothing_else() ->
 
         run()
         assert memory_files() > 0  # that large batches are sent in
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+@pytest.mark.parametrize("seed", range(3))
+def test_writer_and_reader_do_as_they_like_at_the_same_time(is_local: bool, seed: int) -> None:
+    """ST-06, ST-08: of every checkpoint each record is taken, in flight or kept, once."""
+    random = Random(seed)
+    put_before: dict[int, int] = {}
+    of_sender: dict[int, Sequence[InFlight]] = {}
+    with network() as make:
+        producer = make("producer", settings=NARROW)
+        consumer = producer if is_local else make("consumer", settings=NARROW)
+        writing = Writing(producer.create_partition("p", "Source", 1, buffer_timeout=0.001))
+        all_settled = threading.Event()
+
+        def settled(checkpoint_id: int, told: Mapping[int, Sequence[InFlight]]) -> None:
+            of_sender[checkpoint_id] = told.get(0, ())
+            if len(of_sender) == 60:
+                all_settled.set()
+
+        def write() -> None:
+            number = 0
+            for checkpoint_id in range(1, 61):
+                for _ in range(random.randint(0, 30)):
+                    writing.put(Block([[number]]))
+                    number += 1
+                put_before[checkpoint_id] = number
+                now = int(producer.timers.clock.time() * 1000)
+                timeout = random.choice([None, 0, 1, 3])
+                barrier = Barrier(
+                    checkpoint_id, now, unaligned=timeout is None, alignment_timeout=timeout
+                )
+                writing.partition.barrier(barrier, partial(settled, checkpoint_id))
+            writing.put(END_OF_INPUT)
+
+        join = in_background(write)
+        reading = read(consumer, producer)
+        taken: Flat = []
+        cuts: dict[int, tuple[int, list[InFlight]]] = {}
+        while not reading.gate.finished:
+            _, element = reading.next()
+            if element == END_OF_INPUT:
+                reading.gate.end(0)
+            elif isinstance(element, Barrier):
+                in_flight = kept(reading.gate.in_flight(0)) if element.unaligned else []
+                assert element.checkpoint_id not in cuts
+                cuts[element.checkpoint_id] = len(taken), in_flight
+            else:
+                assert isinstance(element, Block)
+                taken += flat([element])
+                for value in element.values:
+                    value.clear()
+        join()
+        assert all_settled.wait(PATIENCE)
+        assert len(cuts) == 60
+        for checkpoint_id, (count_taken, of_receiver) in cuts.items():
+            kept_of_both = flat([*of_receiver, *of_sender[checkpoint_id]])
+            before = [("value", number) for number in range(put_before[checkpoint_id])]
+            assert taken[:count_taken] + kept_of_both == before
