@@ -18,6 +18,7 @@ from flinkray.scheduler.graph.job_graph import (
     JobGraph,
     NoRestart,
     RestartStrategy,
+    SchedulerMode,
 )
 
 
@@ -84,11 +85,13 @@ def default_restart_strategy(configuration: Configuration) -> RestartStrategy:
 
 def with_checkpoint_options(job_graph: JobGraph, configuration: Configuration) -> JobGraph:
     """A job that takes checkpoints takes them as the cluster's options say, and over these its
-    own."""
+    own.  Those of an adaptive job are aligned, whatever the cluster's say."""
     if job_graph.checkpoints is None:
         return job_graph
     options_of_job = configuration.with_values(job_graph.configuration)
     checkpoints = checkpoints_of(options_of_job, job_graph.checkpoints)
+    if job_graph.scheduler_mode is SchedulerMode.ADAPTIVE:
+        checkpoints = replace(checkpoints, is_unaligned=False)
     return replace(job_graph, checkpoints=checkpoints)
 
 

@@ -197,7 +197,7 @@ class ElasticJobScheduler(JobScheduler):
             steps += self._job.change(JobStatus.RUNNING, now, transition.reason)
         self._used = Counter(group.profile for group in self._region_slots.groups)
         then = (t.StartJobCoordinators(), t.StartScheduling())
-        return [*steps, *self._declare(), t.RestoreState(tuple(graph.subtasks), then)]
+        return [*steps, *self._declare(), t.RestoreState(tuple(graph.subtasks), then, is_all=True)]
 
     # decisions
 

@@ -8,7 +8,7 @@ from collections import deque
 from flinkray.core.config import Configuration
 from flinkray.core.errors import ConfigurationError, JobSubmissionError
 from flinkray.core.ids import IntermediateDataSetID, JobVertexID
-from flinkray.core.job_options import JOB_OPTIONS
+from flinkray.core.job_options import CHECKPOINTING_UNALIGNED, JOB_OPTIONS
 from flinkray.core.key_groups import UPPER_BOUND_MAX_PARALLELISM
 from flinkray.scheduler.graph.job_graph import (
     COORDINATED_KINDS,
@@ -265,5 +265,11 @@ def _problem_of_adaptive(job_graph: JobGraph) -> str | None:
         return (
             f"{job_graph.name!r} is to be scheduled adaptively, which is for streaming jobs "
             "without Spark stages: leave its scheduler mode at DEFAULT"
+        )
+    if job_graph.checkpoints is not None and job_graph.checkpoints.is_unaligned:
+        return (
+            f"{job_graph.name!r} is to be scheduled adaptively, and takes unaligned checkpoints, "
+            "from which it could not go on with another parallelism: leave "
+            f"{CHECKPOINTING_UNALIGNED.key} at false"
         )
     return None

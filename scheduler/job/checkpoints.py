@@ -171,7 +171,6 @@ class Checkpoints(NoCheckpoints):
         """The job is executed by this graph from now on."""
         self._graph = graph
         self._topology = CheckpointedGraph(graph, self._with_own_max_parallelism)
-        graph.restores = self._coordinator.restores
 
     def recovered(self, checkpoints: Iterable[CompletedCheckpoint]) -> None:
         """What an earlier JobMaster has left; before the job is started."""
@@ -255,7 +254,8 @@ class Checkpoints(NoCheckpoints):
     def restore(self, transition: RestoreState, now: float) -> Steps:
         """Give new attempts the state that they begin with."""
         is_first, self._is_begun = not self._is_begun, True
-        is_global, self._is_next_global = self._is_next_global, False
+        is_global = self._is_next_global or transition.is_all
+        self._is_next_global = False
         if is_first and self._coordinator.latest is None:
             return transition.then
         subtasks = {

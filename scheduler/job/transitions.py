@@ -498,6 +498,9 @@ class RestoreState(Transition):
     """Their subtasks."""
     then: tuple[Transition, ...]
     """What follows, unless it fails."""
+    is_all: bool = False
+    """They are all of the job, and may be others than before: the coordinators of operators go back
+    with them, whatever the cause."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from flinkray.scheduler.graph.job_graph import (
     JobGraph,
     NoRestart,
     RestartStrategy,
+    SchedulerMode,
 )
 from tests.scheduler.builders import JOB
 
@@ -102,6 +103,11 @@ def test_job_takes_checkpoints_as_its_options_say_and_for_the_rest_as_the_cluste
     assert with_checkpoint_options(job, cluster).checkpoints == CheckpointConfiguration(
         interval=10.0, timeout=120.0, max_retained=3
     )
+    unaligned = cluster.with_values({f"{prefix}unaligned.enabled": "true"})
+    for mode, is_unaligned in ((SchedulerMode.DEFAULT, True), (SchedulerMode.ADAPTIVE, False)):
+        taken = with_checkpoint_options(replace(job, scheduler_mode=mode), unaligned).checkpoints
+        assert taken is not None
+        assert taken.is_unaligned is is_unaligned
     batch = replace(job, checkpoints=None)
     assert with_checkpoint_options(batch, cluster) == batch
 

@@ -6,7 +6,12 @@ from dataclasses import replace
 
 from flinkray.core.ids import ResourceID
 from flinkray.scheduler.elastic.elastic_job_scheduler import ElasticJobScheduler, new_job_scheduler
-from flinkray.scheduler.graph.job_graph import FixedDelayRestart, ParallelismBounds, SchedulerMode
+from flinkray.scheduler.graph.job_graph import (
+    FixedDelayRestart,
+    JobGraph,
+    ParallelismBounds,
+    SchedulerMode,
+)
 from flinkray.scheduler.job.job_scheduler import JobScheduler
 from flinkray.scheduler.job.job_scheduler_actions import (
     DeployTasks,
@@ -32,9 +37,12 @@ class ElasticUnderTest(TasksUnderTest):
         self,
         restarts: int = 5,
         edges: tuple[str, ...] = ("a -> b",),
+        graph: JobGraph | None = None,
     ) -> None:
         vertices = (python_vertex("a", 2), python_vertex("b", 4, min_parallelism=2))
-        graph = job(vertices=vertices, edges=edges, restart_strategy=FixedDelayRestart(restarts))
+        graph = graph or job(
+            vertices=vertices, edges=edges, restart_strategy=FixedDelayRestart(restarts)
+        )
         graph = replace(graph, scheduler_mode=SchedulerMode.ADAPTIVE)
         super().__init__(graph, kind=ElasticJobScheduler)
         self.held: dict[str, AllocatedSlot] = {}

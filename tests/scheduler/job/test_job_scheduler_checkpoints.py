@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from flinkray.checkpoint.handles import InlineState
+from flinkray.checkpoint.handles import InlineState, OperatorSubtaskState
 from flinkray.checkpoint.metadata import SnapshotKind
 from flinkray.scheduler.checkpoints.actions import (
     AddRestoredSavepoint,
@@ -37,6 +37,7 @@ from flinkray.scheduler.graph.checkpoint_configuration import (
     CheckpointConfiguration,
     CheckpointRetentionPolicy,
 )
+from flinkray.scheduler.graph.job_graph import JobVertex
 from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.coordinator_events import CoordinatorID, CoordinatorKind
 from flinkray.scheduler.job.job_scheduler_actions import (
@@ -67,8 +68,8 @@ UNALIGNED = replace(EVERY_MINUTE, is_unaligned=True)
 SOURCES = CoordinatorID(CoordinatorKind.SOURCE_ENUMERATORS, None, 0)
 
 
-def running(**arguments: object) -> CheckpointedJob:
-    tasks = CheckpointedJob(checkpointed_graph(**arguments))  # type: ignore[arg-type]
+def running(vertices: tuple[JobVertex, ...] = (), **arguments: object) -> CheckpointedJob:
+    tasks = CheckpointedJob(checkpointed_graph(*vertices, **arguments))  # type: ignore[arg-type]
     tasks.run()
     return tasks
 
@@ -195,6 +196,16 @@ def test_tasks_that_have_finished_are_finished_in_the_checkpoint_and_after_a_res
     tasks.fail("b1")
     assert tasks.deployed(tasks.restart()) == "a1#1 b1#1"
     assert tasks.restored() == {"a1": "1: finished", "b1": "1:/chk-1/b1", "b2": "anew"}
+
+
+def test_barriers_begin_where_nothing_sends_them() -> None:
+    """At sources, and behind tasks that have finished."""
+    tasks = running(
+        vertices=(stream_vertex("a", 2), stream_vertex("b", 2), stream_vertex("c", 2)),
+        edges=["a --> b", "b --> c"],
+    )
+    tasks.finish("a1")
+    assert [who[:4] for _, who in tasks.orders(tasks.trigger())] == ["a2#0", "b1#0"]
 
 
 def test_too_many_failures_of_checkpoints_are_a_failure_of_the_job() -> None:
@@ -336,6 +347,16 @@ def test_pending_checkpoint_is_given_up_by_a_failure_and_none_begins_until_tasks
     assert tasks.scheduler._checkpoints.overview(0.0).completed == 1  # type: ignore[union-attr]
 
 
+def test_directory_of_a_checkpoint_is_deleted_when_nobody_writes_to_it_any_more() -> None:
+    tasks = two_pipelines()
+    tasks.trigger()
+    tasks.fail("b2")
+    tasks.decline(1, "a1")
+    tasks.decline(1, "b1")
+    assert only(tasks.log, DiscardDirectory) == []
+    assert one(tasks.confirm_cancellations(), DiscardDirectory).directory == "/chk-1"
+
+
 def test_restart_waits_until_it_is_known_whether_a_checkpoint_is_stored() -> None:
     """Tasks that went back to the one before it would roll back what it commits."""
     tasks = two_pipelines()
@@ -402,6 +423,19 @@ def test_job_that_fails_to_restore_is_not_restarted() -> None:
     assert not only(tasks.log, DeployTasks)
     assert not only(tasks.log, StartCoordinator)
     assert one(tasks.log, CloseCheckpointStores).status is JobStatus.FAILED
+
+
+def test_what_was_finished_cannot_read_what_was_not() -> None:
+    """CP-40: what that puts out would be lost."""
+    operators = [
+        checkpointed.operator("a", checkpointed.keyed_by_range("/a", 128, 2)),
+        checkpointed.operator("b", [OperatorSubtaskState()] * 2, finished=[0, 1]),
+    ]
+    metadata = checkpointed.metadata(*operators, checkpoint_id=3)
+    tasks = CheckpointedJob()
+    tasks.scheduler.checkpoints_recovered([CompletedCheckpoint(metadata, CHECKPOINT, "/chk-3")])
+    tasks.tell("start")
+    assert "would be lost" in (one(tasks.log, JobEnded).result.failure or "")
 
 
 # --- the job's start and its end ------------------------------------------------------------------
@@ -631,6 +665,17 @@ def test_job_without_an_interval_takes_them_on_request_only() -> None:
     assert only(tasks.log, StartCheckpointTimer) == []
     tasks.take()
     assert tasks.scheduler.checkpoints_overview(0.0).completed == 1  # type: ignore[union-attr]
+
+
+def test_state_of_tasks_is_not_kept_in_the_transcript() -> None:
+    tasks = running()
+    tasks.take()
+    kept = [applied.transition for applied in tasks.scheduler.transcript]
+    (answered,) = [one for one in kept if "CheckpointAnswered" in str(one)]
+    first = f"{tasks.attempt('a1')} AcknowledgeCheckpoint"
+    assert isinstance(answered, str)
+    assert answered.startswith(f"CheckpointAnswered(4: {first}, ")
+    assert "CheckpointIsStored(1, /chk-1/_metadata)" in kept
 
 
 # --- what tasks are told with their deployment ----------------------------------------------------

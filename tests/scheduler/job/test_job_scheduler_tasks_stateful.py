@@ -88,8 +88,12 @@ class TasksMachine(RuleBasedStateMachine):
             actions = self.tasks.report(*args)  # type: ignore[arg-type]
         else:
             actions = self.tasks.tell(event, *args)
-        assert not (was_ended and [a for a in actions if _is_work(a)]), actions
+        assert not (was_ended and [a for a in actions if self.is_work(a)]), actions
         self.look_at(actions)
+
+    def is_work(self, action: JobSchedulerAction) -> bool:
+        """Whether an ended job has no use for it."""
+        return not isinstance(action, ReleasePartitions)
 
     def look_at(self, actions: list[JobSchedulerAction]) -> None:
         for action in actions:
@@ -367,10 +371,6 @@ class TasksMachine(RuleBasedStateMachine):
         )
         if ended.result.status is JobStatus.FINISHED:
             assert {state for state, _ in self.current().values()} == {ExecutionState.FINISHED}
-
-
-def _is_work(action: JobSchedulerAction) -> bool:
-    return not isinstance(action, ReleasePartitions)
 
 
 TestTasks = TasksMachine.TestCase
