@@ -24,8 +24,8 @@ CHECKPOINTING_INTERVAL = ConfigOption(
     "execution.checkpointing.interval",
     duration(positive=False),
     0.0,
-    "Time between two checkpoints. 0: none are taken. Checkpoints are still to come; already "
-    "now the option decides whether a job is restarted by default.",
+    "Time between two checkpoints of a streaming job. 0: none are taken. The option also decides "
+    "whether a job is restarted by default.",
 )
 CHECKPOINTING_MODE = ConfigOption(
     "execution.checkpointing.mode",
@@ -78,7 +78,7 @@ CHECKPOINTING_UNALIGNED = ConfigOption(
     boolean(),
     False,
     "Whether the barriers of checkpoints overtake records, which become part of the checkpoint. "
-    "Without effect when the mode is AT_LEAST_ONCE.",
+    "Not yet: such checkpoints are taken as aligned ones.",
     ("execution.checkpointing.unaligned",),
 )
 CHECKPOINTING_ALIGNED_TIMEOUT = ConfigOption(

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 class CheckpointConfig:
     """When and how checkpoints are taken; times are milliseconds.
 
-    None are taken yet.  The log says so when an interval is set, and the other settings are kept.
+    They hold for programs on a cluster; one that runs in a single process takes none.
     """
 
     DEFAULT_MODE = CheckpointingMode.EXACTLY_ONCE
@@ -33,7 +33,7 @@ class CheckpointConfig:
     def __init__(self) -> None:
         self._mode = self.DEFAULT_MODE
         self._interval = -1
-        self._has_warned = False
+        self._has_warned_of_unaligned = False
         self._timeout = self.DEFAULT_TIMEOUT
         self._min_pause = self.DEFAULT_MIN_PAUSE_BETWEEN_CHECKPOINTS
         self._max_concurrent = self.DEFAULT_MAX_CONCURRENT_CHECKPOINTS
@@ -69,13 +69,6 @@ class CheckpointConfig:
 
     def set_checkpoint_interval(self, checkpoint_interval: int) -> CheckpointConfig:
         self._interval = _at_least(10, checkpoint_interval, "a checkpoint interval")
-        if not self._has_warned:
-            self._has_warned = True
-            logger.warning(
-                "Checkpoints are enabled, every %d ms, but none are taken yet. A program that "
-                "fails on a cluster is restarted by default, and begins again without its state.",
-                checkpoint_interval,
-            )
         return self._note(job_options.CHECKPOINTING_INTERVAL, f"{checkpoint_interval} ms")
 
     def get_checkpoint_timeout(self) -> int:
@@ -147,6 +140,12 @@ class CheckpointConfig:
 
     def enable_unaligned_checkpoints(self, enabled: bool = True) -> CheckpointConfig:
         self._unaligned = enabled
+        if enabled and not self._has_warned_of_unaligned:
+            self._has_warned_of_unaligned = True
+            logger.warning(
+                "Unaligned checkpoints are enabled, and are taken as aligned ones: what is on its "
+                "way between processes cannot be stored yet."
+            )
         return self._note(job_options.CHECKPOINTING_UNALIGNED, str(enabled).lower())
 
     def is_force_unaligned_checkpoints(self) -> bool:

@@ -205,12 +205,11 @@ class EnvironmentSettings:
         return self._savepoint_directory
 
     def enable_changelog_state_backend(self: _Self, enabled: bool) -> _Self:
-        """Whether checkpoints hold changes of state only; none are taken yet, as a warning in the
-        log says."""
+        """Without effect, as a warning in the log says: checkpoints hold changes anyway."""
         if enabled and not self._changelog:
             logger.warning(
-                "The changelog state backend is enabled and has no effect: no checkpoints are "
-                "taken yet."
+                "The changelog state backend is enabled and has no effect: checkpoints hold what "
+                "has changed since the one before anyway."
             )
         self._changelog = enabled
         return self
@@ -269,7 +268,7 @@ class EnvironmentSettings:
 
     def _warn_of_settings_for_clusters(self) -> None:
         """The program is going to run in this process."""
-        settings = self._configuration.to_dict()
+        settings = {**self._checkpoint_config.job_settings(), **self._configuration.to_dict()}
         for key in settings:
             self._warn_of(key, why_without_effect_here(key, settings))
 

@@ -160,24 +160,22 @@ _READ_WHERE_NEEDED = frozenset(
 )
 """Settings that have an effect without being in the table above."""
 
-_NO_CHECKPOINTS = (
+_OF_CHECKPOINTS = (
     "execution.checkpointing.",
     "execution.savepoint",
     "state.checkpoint",
     "state.savepoint",
-    "state.backend.incremental",
     "state.storage.",
 )
-"""How settings begin that are of no use without checkpoints."""
-_TELL_IT_THEMSELVES = frozenset({"execution.checkpointing.interval"})
+"""How settings begin that are of use with checkpoints only."""
 
 
 def why_without_effect(key: str) -> str | None:
     """None: it has one, or what sets it says that it has none."""
-    if key in _TELL_IT_THEMSELVES:
+    if key in JOB_KEYS:
         return None
-    if key.startswith(_NO_CHECKPOINTS):
-        return "no checkpoints are taken yet"
+    if key.startswith(_OF_CHECKPOINTS):
+        return "checkpoints do not follow it yet"
     if key in FLINK_SETTINGS or key in _READ_WHERE_NEEDED:
         return None
     if key in OPTIONS:
@@ -193,6 +191,8 @@ def why_without_effect_here(key: str, settings: Mapping[str, str]) -> str | None
     Args:
         settings: all that there are.
     """
+    if key.startswith(_OF_CHECKPOINTS):
+        return "a program that runs in one process takes no checkpoints"
     if not key.startswith("restart-strategy."):
         return None
     if RESTART_STRATEGY.read(settings.get(RESTART_STRATEGY.key)) == "none":

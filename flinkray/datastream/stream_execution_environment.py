@@ -218,7 +218,7 @@ class StreamExecutionEnvironment(StreamProgram):
         if not self._transformations:
             raise StreamError("No operators defined in streaming topology. Cannot execute.")
         graph = self.get_stream_graph(job_name, clear)
-        if clear:
+        if clear and not (self._cluster and self._checkpoint_config.is_checkpointing_enabled()):
             _warn_of_sinks_that_show_nothing(graph)
         return graph
 
@@ -352,9 +352,9 @@ def _warn_of_sinks_that_show_nothing(graph: StreamGraph) -> None:
             if isinstance(source.operator, SourceOperator) and _is_endless(source.operator.source):
                 logger.warning(
                     "%s (%s) will show nothing of what it writes: that becomes visible with "
-                    "checkpoints, which are not taken yet, or at the end of the input, and %s has "
-                    "no end. Read a source that ends, or write with a sink that commits nothing, "
-                    "such as a CallbackSink.",
+                    "checkpoints, or at the end of the input, and %s has no end. Run it on a "
+                    "cluster and enable checkpoints, read a source that ends, or write with a "
+                    "sink that commits nothing, such as a CallbackSink.",
                     node.name,
                     type(operator.sink).__name__,
                     source.name,

@@ -104,13 +104,17 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
         ),
     ],
 )
-def test_whoever_enables_checkpoints_is_told_once_that_there_are_none(
+def test_a_program_in_one_process_is_told_that_it_takes_no_checkpoints(
     enable: Any, env: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     enable(env)
-    enable(env)
-    (told,) = warnings_of(caplog)
-    assert told.startswith("Checkpoints are enabled, every 1000 ms, but none are taken yet.")
+    assert warnings_of(caplog) == []
+    env.from_collection([1]).print()
+    env.execute()
+    assert warnings_of(caplog) == [
+        "The setting execution.checkpointing.interval has no effect: a program that runs in one "
+        "process takes no checkpoints."
+    ]
 
 
 @pytest.mark.parametrize(
@@ -155,9 +159,7 @@ def test_setting_without_effect_says_so_at_once(
 @pytest.mark.parametrize(
     ("key", "value", "told"),
     [
-        ("execution.checkpointing.timeout", "1 min", "no checkpoints are taken yet."),
-        ("state.checkpoints.dir", "/checkpoints", "no checkpoints are taken yet."),
-        ("state.backend.incremental", "true", "no checkpoints are taken yet."),
+        ("execution.checkpointing.storage", "jobmanager", "checkpoints do not follow it yet."),
         (
             "taskmanager.numberOfTaskSlots",
             "4",
