@@ -54,6 +54,11 @@ class DeployedTask:
 class TaskResources(Protocol):
     """Of one attempt; on the event loop."""
 
+    @property
+    def has_finished(self) -> bool:
+        """In the checkpoint that it goes on from, the task had come to its end: its code is not
+        run."""
+
     async def open(self, cancellation: Cancellation) -> Any:
         """What the task's code is called with."""
 

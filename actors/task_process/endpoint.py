@@ -31,6 +31,7 @@ from flinkray.actors.task_process.host import mark_process
 from flinkray.actors.task_process.imports_ahead import IMPORT_AHEAD_AFTER, import_ahead
 from flinkray.actors.task_process.partition_reader import PartitionReader
 from flinkray.actors.task_process.partitions import ResultPartitions
+from flinkray.actors.task_process.stream_task_thread import StreamTaskRun
 from flinkray.actors.task_process.stream_tasks import StreamTasks
 from flinkray.actors.task_process.task import Task
 from flinkray.actors.task_process.task_files import TaskFiles
@@ -195,7 +196,7 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
             self,
             job_id,
             attempt_id,
-            load=partial(self._load, deployed, origin),
+            load=_load_nothing if resources.has_finished else partial(self._load, deployed, origin),
             open_context=resources.open,
             finish=resources.finish,
             settle=resources.settle,
@@ -264,3 +265,7 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
         self, partition: JobPartition, subpartition: int, position: int, max_bytes: int
     ) -> PartitionData:
         return await self._partitions.read(partition, subpartition, position, max_bytes)
+
+
+async def _load_nothing() -> LoadedCode:
+    return LoadedCode(StreamTaskRun.end_at_once, is_async=False)

@@ -130,6 +130,10 @@ class FunctionTaskResources:
         self._files = files
         self._outputs: list[_Output] = [*channels, *files]
 
+    @property
+    def has_finished(self) -> bool:
+        return False
+
     async def open(self, cancellation: Cancellation) -> TaskContext:
         deployed = self._deployed
         job, vertex = deployed.job, deployed.vertex

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from flinkray.actors.gateways.task_errors import TaskError
 from flinkray.actors.task_process.snapshot_writer import ChannelPlace, KeyedStateParts
@@ -53,10 +54,12 @@ def _read(
     state: OperatorSubtaskState, key_groups: KeyGroupRange | None, check: Callable[[], None]
 ) -> list[OperatorState]:
     states = []
-    for keyed in state.keyed_state if key_groups is not None else ():
-        check()
-        assert key_groups is not None
-        states += [OperatorState(keyed=it) for it in read_keyed_state([keyed], key_groups)]
+    if key_groups is not None:
+        for keyed in state.keyed_state:
+            for part in keyed.parts:
+                check()
+                snapshots = read_keyed_state([replace(keyed, parts=(part,))], key_groups)
+                states += [OperatorState(keyed=it) for it in snapshots]
     for handle in state.operator_state:
         check()
         states += [OperatorState(operator=it) for it in read_operator_state([handle])]

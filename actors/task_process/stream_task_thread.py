@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
+from flinkray.actors.gateways.task_errors import TaskError
 from flinkray.actors.gateways.task_process import ResultPartitionNotFoundError
 from flinkray.actors.task_process.alignment_client import AlignmentClient
 from flinkray.actors.task_process.checkpoint_orders import TaskCheckpointOrders
@@ -45,6 +46,8 @@ from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.operators.timestamps import TimestampsAndWatermarksOperator
 from flinkray.streaming.program.chain_builder import ChainBuilder, prepared_partitioner
 from flinkray.streaming.program.chain_plan import ChainPlan, PlannedOperator
+from flinkray.streaming.records.elements import MAX_TIMESTAMP, EndOfInput
+from flinkray.streaming.records.partitioners import ForwardPartitioner
 from flinkray.streaming.sinks.collect import CollectOperator
 from flinkray.streaming.sinks.result_files import ResultFilesOperator
 from flinkray.streaming.sinks.simple import PrintOperator
@@ -96,6 +99,10 @@ class StreamTaskContext:
     """Raises."""
     cached_files: Mapping[str, str]
     """Where they are, by name."""
+    max_parallelism: int
+    """Of the task's operators, which may be that of the state they are restored from."""
+    consumers_max_parallelism: Sequence[int]
+    """Of who reads its results that go by channels."""
     is_exactly_once: bool
     """See :class:`StreamTask`."""
     restored: RestoredTask | None
@@ -123,7 +130,7 @@ class StreamTaskRun:
             ChannelError: a producer or consumer is gone.
         """
         context = self._context
-        plan = replace(plan, cached_files=context.cached_files)
+        plan = self._as_deployed(plan)
         clock = WaitingSystemClock()
         time_service = ProcessingTimeService(clock)
         builder = ChainBuilder(
@@ -165,7 +172,7 @@ class StreamTaskRun:
             context.responder,
             builder.turn,
             context.is_exactly_once,
-            0 if context.restored is None else context.restored.checkpoint_id,
+            _checkpoint_of(context.restored),
         )
         loop = TaskLoop(task, context.signal, clock, context.check_cancelled, context.splits)
         times = TaskTimes(loop, context.partitions)
@@ -186,6 +193,61 @@ class StreamTaskRun:
             if context.printed is not None:
                 context.printed.flush()
             log.info("task %s has ended; %s", context.name, figures(context.metrics))
+
+    def _as_deployed(self, plan: ChainPlan) -> ChainPlan:
+        """With what was decided after the program was built."""
+        context = self._context
+        own, of_consumers = context.max_parallelism, context.consumers_max_parallelism
+        return replace(
+            plan,
+            operators=[replace(it, max_parallelism=own) for it in plan.operators],
+            results=[
+                replace(result, max_parallelism=of_consumer)
+                for result, of_consumer in zip(plan.results, of_consumers, strict=True)
+            ],
+            cached_files=context.cached_files,
+        )
+
+    def end_at_once(self) -> None:
+        """In place of a run: in the checkpoint that it goes on from, the task had come to its end.
+        Whoever reads it is told so; nothing of the user's is called.
+
+        Raises:
+            TaskError: its results are kept for who reads them later, and are gone.
+        """
+        context = self._context
+        if context.file_outputs or any(partition.is_blocking for partition in context.partitions):
+            raise TaskError(
+                f"{context.name} had finished in checkpoint {_checkpoint_of(context.restored)}, and"
+                " its results, which others read later, are gone: start the job from an earlier "
+                "checkpoint, or from the beginning"
+            )
+        writers = [
+            PartitionWriter(partition, ForwardPartitioner()) for partition in context.partitions
+        ]
+        if self._gate is not None:
+            self._read_to_the_end(self._gate)
+        for partition, writer in zip(context.partitions, writers, strict=True):
+            partition.listen(context.signal.set)
+            writer.process_watermark(MAX_TIMESTAMP)
+            writer.end_of_input()
+        self._wait_until_read(self._wait_until)
+
+    def _read_to_the_end(self, gate: NetworkInputGate) -> None:
+        """Nothing comes: those that it reads had ended as well."""
+        gate.listen(self._context.signal.set)
+        gate.request()
+        while not gate.finished:
+            polled = gate.poll()
+            if polled is None:
+                self._wait_until(gate.has_elements)
+            elif isinstance(polled[1], EndOfInput):
+                gate.end(polled[0])
+
+    def _wait_until(self, is_done: Callable[[], bool]) -> None:
+        while not is_done():
+            self._context.check_cancelled()
+            self._context.signal.wait()
 
     def _run(self, task: StreamTask, loop: TaskLoop) -> None:
         context = self._context
@@ -214,7 +276,7 @@ class StreamTaskRun:
             raise
         except BaseException as error:
             raise operator_error(error, context.name) from error
-        self._wait_until_read(loop)
+        self._wait_until_read(loop.wait_until)
 
     def _open(self, task: StreamTask) -> None:
         """From the checkpoint that it goes on from, if there is one."""
@@ -250,9 +312,9 @@ class StreamTaskRun:
                 loop.give_all([ResultFileSplit(rows) for rows in files.share()])
             yield
 
-    def _wait_until_read(self, loop: TaskLoop) -> None:
+    def _wait_until_read(self, wait_until: Callable[[Callable[[], bool]], None]) -> None:
         if self._context.printed is not None:
-            loop.wait_until(self._context.printed.is_sent)
+            wait_until(self._context.printed.is_sent)
         for partition in self._context.partitions:
             if partition.is_blocking:
                 continue
@@ -263,7 +325,7 @@ class StreamTaskRun:
                     raise partition.failure
                 return partition.is_consumed
 
-            loop.wait_until(is_read)
+            wait_until(is_read)
 
     def _writer(self, plan: ChainPlan, result: int) -> RecordWriter:
         context = self._context
@@ -289,6 +351,10 @@ class StreamTaskRun:
                 counts[index] += 1
         ports = head.inputs()
         return [StreamTaskInput(p, c) for p, c in zip(ports, counts, strict=True)], channel_inputs
+
+
+def _checkpoint_of(restored: RestoredTask | None) -> int:
+    return 0 if restored is None else restored.checkpoint_id
 
 
 def _assigners(

@@ -302,6 +302,11 @@ class StreamTaskResources:
         if self._splits is not None:
             self._splits.checkpointed(checkpoint_id)
 
+    @property
+    def has_finished(self) -> bool:
+        restored = self._deployed.task.restored
+        return restored is not None and restored.state is not None and restored.state.is_finished
+
     def _inline_threshold(self) -> int:
         of_job = self._deployed.job.inline_threshold
         return self._tasks.inline_threshold if of_job is None else of_job
@@ -377,6 +382,12 @@ class StreamTaskResources:
             self._signal,
             cancellation.check,
             self._tasks.cached_files(deployed.job.job_id),
+            deployed.vertex.max_parallelism,
+            [
+                max((consumer.max_parallelism for consumer in result.consumers), default=0)
+                for result in deployed.vertex.results
+                if result.medium is ResultMedium.CHANNELS
+            ],
             deployed.job.is_exactly_once,
             deployed.task.restored,
             self._responder,

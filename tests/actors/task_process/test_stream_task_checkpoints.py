@@ -1,0 +1,419 @@
+"""Checkpoints of a real task: its thread, its channels, its files; and the way back."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flinkray.checkpoint import files
+from flinkray.checkpoint.handles import (
+    FileState,
+    KeyedStateHandle,
+    OperatorSubtaskState,
+    TaskState,
+)
+from flinkray.client.stream_job import stream_job
+from flinkray.core.key_groups import key_group_range
+from flinkray.datastream import (
+    KeyedProcessFunction,
+    RuntimeContext,
+    StreamExecutionEnvironment,
+    Types,
+)
+from flinkray.datastream.state import ValueStateDescriptor
+from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason
+from flinkray.scheduler.checkpoints.messages import (
+    AcknowledgeCheckpoint,
+    CheckpointAborted,
+    CheckpointCompleted,
+    DeclineCheckpoint,
+)
+from flinkray.scheduler.graph.job_graph import JobVertex
+from flinkray.scheduler.shared.states import ExecutionState
+from flinkray.scheduler.shared.tasks import RestoredTask
+from flinkray.state.keys import key_group_of
+from flinkray.streaming.records.elements import (
+    END_OF_INPUT,
+    MAX_TIMESTAMP,
+    Block,
+    CancelledBarrier,
+    Watermark,
+)
+from tests.actors.task_process.process_under_test import ProcessUnderTest, without_code
+
+
+class Counting(KeyedProcessFunction[Any, Any, Any]):
+    """How often each value came, and whether that was restored."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.count = runtime_context.get_state(ValueStateDescriptor("count", Types.LONG()))
+        self.is_restored = runtime_context.is_restored()
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        number = (self.count.value() or 0) + 1
+        self.count.update(number)
+        yield value, number, self.is_restored
+
+
+def counting() -> JobVertex:
+    """Reads one vertex, and is read by one."""
+    env = StreamExecutionEnvironment.get_execution_environment()
+    counts = env.from_collection(["a"]).key_by(lambda value: value).process(Counting())
+    counts.name("counts").rebalance().map(lambda value: value).print()
+    vertices = stream_job(env.get_stream_graph()).vertices
+    (vertex,) = (vertex for vertex in vertices if "counts" in vertex.name)
+    return vertex
+
+
+VERTEX = counting()
+
+
+@pytest.fixture
+def held_writes(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """Files are finished when the second event is set; the first says that one would be."""
+    begun, may_go_on = threading.Event(), threading.Event()
+    close = files._LocalOutput.close
+
+    def held(output: Any) -> None:
+        begun.set()
+        assert may_go_on.wait(30)
+        close(output)
+
+    monkeypatch.setattr(files._LocalOutput, "close", held)
+    return begun, may_go_on
+
+
+async def wait(event: threading.Event) -> None:
+    assert await asyncio.to_thread(event.wait, 30)
+
+
+async def test_a_task_acknowledges_what_was_before_the_barriers(tmp_path: Path) -> None:
+    """ST-01: exactly once."""
+    async with ProcessUnderTest(tmp_path, VERTEX, producers=2) as process:
+        await process.run()
+        await process.read_results()
+        barrier = process.barrier(1)
+        process.put(0, Block(["a"]), barrier, Block(["after"]))
+        process.put(1, Block(["a"]))
+        assert await process.results(2) == [("a", 1, False), ("a", 2, False)]
+        process.put(1, barrier)
+        state = await process.state(1)
+        assert await process.next_result() == barrier
+        assert await process.results(1) == [("after", 1, False)]
+        await process.cancel()
+        await process.run(RestoredTask(1, state))
+        await process.read_results()
+        process.put(0, Block(["a", "after"]))
+        assert await process.results(2) == [("a", 3, True), ("after", 1, True)]
+
+
+async def test_at_least_once_no_channel_waits(tmp_path: Path) -> None:
+    """ST-05."""
+    async with ProcessUnderTest(tmp_path, VERTEX, producers=2, is_exactly_once=False) as process:
+        await process.run()
+        await process.read_results()
+        process.put(0, process.barrier(1), Block(["after"]))
+        assert await process.results(1) == [("after", 1, False)]
+        process.put(1, process.barrier(1))
+        assert await process.state(1) is not None
+
+
+async def test_changes_follow_the_latest_complete_checkpoint(tmp_path: Path) -> None:
+    async with ProcessUnderTest(tmp_path, VERTEX) as process:
+        await process.run()
+        await process.read_results()
+        process.put(0, Block([f"key {number}" for number in range(500)]), process.barrier(1))
+        first = only_handle(await process.state(1))
+        await process.order(CheckpointCompleted(1))
+        process.put(0, Block(["key 7"]), process.barrier(2, latest_completed=1))
+        second = only_handle(await process.state(2))
+        assert second.parts[:1] == first.parts
+        assert second.parts[1].location.size < first.parts[0].location.size / 5
+        await process.cancel()
+        await process.run(RestoredTask(2, task_state(second)))
+        await process.read_results()
+        process.put(0, Block(["key 7", "key 8"]), process.barrier(3, latest_completed=2))
+        assert await process.results(2) == [("key 7", 3, True), ("key 8", 2, True)]
+        third = only_handle(await process.state(3))
+        assert third.parts[:2] == second.parts, "they are this subtask's own"
+
+
+def only_handle(state: TaskState | None) -> KeyedStateHandle:
+    assert state is not None
+    (found,) = (it.keyed_state for it in state.operators.values() if it.keyed_state)
+    (handle,) = found
+    return handle
+
+
+def task_state(*handles: KeyedStateHandle) -> TaskState:
+    operator_id = VERTEX.operators[0].operator_id
+    return TaskState({operator_id: OperatorSubtaskState(keyed_state=handles)})
+
+
+# --- what is written while --------------------------------------------------------------------
+
+
+async def test_a_task_goes_on_while_its_snapshot_is_written(
+    tmp_path: Path, held_writes: tuple[threading.Event, threading.Event]
+) -> None:
+    begun, may_go_on = held_writes
+    async with ProcessUnderTest(tmp_path, VERTEX) as process:
+        await process.run()
+        await process.read_results()
+        process.put(0, Block(["a"]), process.barrier(1), Block(["a"]))
+        await wait(begun)
+        assert await process.results(1) == [("a", 1, False)]
+        assert await process.next_result() == process.barrier(1)
+        assert await process.results(1) == [("a", 2, False)]
+        assert process.reports == []
+        may_go_on.set()
+        assert await process.state(1) is not None
+
+
+async def test_a_task_is_finished_when_its_snapshots_are_acknowledged(
+    tmp_path: Path, held_writes: tuple[threading.Event, threading.Event]
+) -> None:
+    begun, may_go_on = held_writes
+    async with ProcessUnderTest(tmp_path, VERTEX) as process:
+        await process.run()
+        await process.read_results()
+        process.put(0, Block(["a"]), process.barrier(1), END_OF_INPUT)
+        await wait(begun)
+        await process.rest_of_results()
+        await process.thread_ended()
+        assert process.reports == []
+        may_go_on.set()
+        assert isinstance(await process.next_report(), AcknowledgeCheckpoint)
+        assert (await process.next_report()).state is ExecutionState.FINISHED
+
+
+async def test_a_task_is_canceled_when_nothing_writes_for_it_any_more(
+    tmp_path: Path, held_writes: tuple[threading.Event, threading.Event]
+) -> None:
+    """Its files are gone."""
+    begun, may_go_on = held_writes
+    async with ProcessUnderTest(tmp_path, VERTEX) as process:
+        attempt_id = await process.run()
+        process.put(0, Block(["a"]), process.barrier(1))
+        await wait(begun)
+        await process.process.cancel_tasks((attempt_id,))
+        await process.thread_ended()
+        assert process.reports == []
+        may_go_on.set()
+        answer = await process.next_report()
+        assert isinstance(answer, DeclineCheckpoint)
+        assert answer.reason is CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_CLOSING
+        assert (await process.next_report()).state is ExecutionState.CANCELED
+        assert process.files() == []
+
+
+async def test_a_snapshot_that_is_given_up_leaves_nothing(
+    tmp_path: Path, held_writes: tuple[threading.Event, threading.Event]
+) -> None:
+    begun, may_go_on = held_writes
+    async with ProcessUnderTest(tmp_path, VERTEX) as process:
+        await process.run()
+        await process.read_results()
+        process.put(0, Block(["a"]), process.barrier(1))
+        await wait(begun)
+        await process.order(CheckpointAborted(1, 0))
+        process.put(0, Block(["a"]))
+        assert await process.results(1) == [("a", 1, False)]
+        await process.next_result()
+        assert await process.results(1) == [("a", 2, False)], "it has heard of it by then"
+        assert process.reports == []
+        may_go_on.set()
+        answer = await process.answer()
+        assert isinstance(answer, DeclineCheckpoint)
+        assert not answer.reason.counts_as_failure
+        assert process.files() == []
+        process.put(0, process.barrier(2))
+        assert await process.state(2) is not None
+
+
+async def test_what_cannot_be_written_does_not_fail_the_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(output: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    async with ProcessUnderTest(tmp_path, VERTEX) as process:
+        await process.run()
+        await process.read_results()
+        with monkeypatch.context() as patch:
+            patch.setattr(files._LocalOutput, "close", fail)
+            process.put(0, Block(["a"]), process.barrier(1))
+            answer = await process.answer()
+        assert isinstance(answer, DeclineCheckpoint)
+        assert answer.reason is CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION
+        assert "No space left on device" in answer.text
+        assert process.files() == []
+        process.put(0, Block(["a"]), process.barrier(2))
+        assert await process.state(2) is not None
+
+
+async def test_a_job_says_how_much_lies_in_handles(tmp_path: Path) -> None:
+    async with ProcessUnderTest(tmp_path, VERTEX, inline_threshold=10_000) as process:
+        await process.run()
+        process.put(0, Block(["a"]), process.barrier(1))
+        assert await process.state(1) is not None
+        assert process.files() == []
+
+
+# --- orders -----------------------------------------------------------------------------------
+
+
+async def test_an_order_reaches_the_task(tmp_path: Path) -> None:
+    """ST-10: what is given up before its barrier comes is skipped, and declined at once."""
+    async with ProcessUnderTest(tmp_path, VERTEX) as process:
+        await process.run()
+        await process.read_results()
+        await process.order(CheckpointAborted(1, 0))
+        assert isinstance(await process.answer(), DeclineCheckpoint)
+        process.put(0, process.barrier(1), process.barrier(2))
+        assert await process.next_result() == CancelledBarrier(1)
+        assert await process.next_result() == process.barrier(2)
+
+
+async def test_tasks_that_are_not_there_say_nothing(tmp_path: Path) -> None:
+    async with ProcessUnderTest(tmp_path, VERTEX) as process:
+        attempt_id = await process.run()
+        other = replace(attempt_id, attempt_number=7)
+        await process.process.order_checkpoint(process.trigger(1), (other,))
+        process.put(0, Block(["a"]), process.barrier(2))
+        assert await process.state(2) is not None
+
+
+# --- restore ----------------------------------------------------------------------------------
+
+
+async def checkpointed(process: ProcessUnderTest, *values: str) -> TaskState:
+    """What a task has that was given these."""
+    await process.run()
+    process.put(0, Block(list(values)), process.barrier(1))
+    state = await process.state(1)
+    await process.cancel()
+    assert state is not None
+    return state
+
+
+def spoil(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+
+
+async def test_state_that_cannot_be_read_fails_the_task(tmp_path: Path) -> None:
+    """The operator and the file are named."""
+    async with ProcessUnderTest(tmp_path, VERTEX) as process:
+        state = await checkpointed(process, "a")
+        (part,) = only_handle(state).parts
+        assert isinstance(part.location, FileState)
+        spoil(Path(part.location.path))
+        await process.run(RestoredTask(1, state))
+        ended = await process.ended()
+        assert ended.state is ExecutionState.FAILED
+        path = part.location.path
+        begin = f"StateNotReadError: the state of operator 'counts' cannot be read: {path}: its "
+        assert (ended.failure or "").startswith(begin + "checksum does not match")
+
+
+async def test_a_task_that_reads_its_state_can_be_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And declines to be triggered meanwhile."""
+    begun, may_go_on = threading.Event(), threading.Event()
+    opened: list[str] = []
+    open_file = files.LocalStateFiles.open
+
+    def held(storage: Any, path: str) -> Any:
+        opened.append(path)
+        begun.set()
+        assert may_go_on.wait(30)
+        return open_file(storage, path)
+
+    async with ProcessUnderTest(tmp_path, VERTEX) as process:
+        state = await checkpointed(process, "a")
+        handle = only_handle(state)
+        twice = task_state(replace(handle, parts=(*handle.parts, *handle.parts)))
+        monkeypatch.setattr(files.LocalStateFiles, "open", held)
+        attempt_id = await process.run(RestoredTask(1, twice))
+        await wait(begun)
+        await process.order(process.trigger(2))
+        answer = await process.answer()
+        assert isinstance(answer, DeclineCheckpoint)
+        assert answer.reason is CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_NOT_READY
+        await process.process.cancel_tasks((attempt_id,))
+        may_go_on.set()
+        assert (await process.ended()).state is ExecutionState.CANCELED
+        assert len(opened) == 1, "the second file was not read"
+
+
+async def test_a_task_has_only_the_key_groups_that_are_its(tmp_path: Path) -> None:
+    """SA-11: by the max parallelism that its deployment says, which the state has."""
+    keys = [f"key {number}" for number in range(100)]
+    own = [key for key in keys if key_group_of(key, 16) in key_group_range(16, 2, 1)]
+    async with ProcessUnderTest(tmp_path, VERTEX, max_parallelism=16) as process:
+        before = only_handle(await checkpointed(process, *keys))
+        assert before.key_groups == (0, 15)
+        halves = [replace(before, last_key_group=7), replace(before, first_key_group=8)]
+        await process.run(RestoredTask(1, task_state(halves[1])), subtask=1, parallelism=2)
+        await process.read_results()
+        assert 0 < len(own) < len(keys)
+        process.put(0, Block(own), process.barrier(2, latest_completed=1))
+        assert await process.results(len(own)) == [(key, 2, True) for key in own]
+        second = only_handle(await process.state(2))
+        assert second.key_groups == (8, 15)
+        assert second.parts[:-1] == before.parts, "the file has more, which is not its"
+        await process.cancel()
+        await process.run(RestoredTask(2, task_state(second, halves[0])))
+        await process.read_results()
+        process.put(0, Block(keys))
+        counts = [(key, 3 if key in own else 2, True) for key in keys]
+        assert await process.results(len(keys)) == counts
+
+
+async def test_a_task_without_state_in_the_checkpoint_knows_that_there_was_one(
+    tmp_path: Path,
+) -> None:
+    async with ProcessUnderTest(tmp_path, VERTEX) as process:
+        await process.run(RestoredTask(4, None))
+        await process.read_results()
+        process.put(0, Block(["a"]), process.barrier(4), process.barrier(5))
+        assert await process.results(1) == [("a", 1, True)]
+        assert await process.next_result() == process.barrier(5), "the others are over"
+
+
+# --- tasks that had finished ------------------------------------------------------------------
+
+
+async def test_a_task_that_had_finished_ends_at_once(tmp_path: Path) -> None:
+    """Nothing of its code is even unpickled; who reads it hears of the end of time and of
+    the input."""
+    async with ProcessUnderTest(tmp_path, without_code(VERTEX), producers=2) as process:
+        await process.run(RestoredTask(1, TaskState({}, is_finished=True)))
+        await process.read_results()
+        process.put(0, Watermark(MAX_TIMESTAMP), END_OF_INPUT)
+        process.put(1, END_OF_INPUT)
+        assert await process.rest_of_results() == [Watermark(MAX_TIMESTAMP)]
+        assert (await process.ended()).state is ExecutionState.FINISHED
+
+
+async def test_a_task_that_had_finished_can_be_cancelled(tmp_path: Path) -> None:
+    async with ProcessUnderTest(tmp_path, without_code(VERTEX)) as process:
+        attempt_id = await process.run(RestoredTask(1, TaskState({}, is_finished=True)))
+        await process.process.cancel_tasks((attempt_id,))
+        assert (await process.ended()).state is ExecutionState.CANCELED
+
+
+async def test_a_task_that_had_finished_takes_no_part_in_checkpoints(tmp_path: Path) -> None:
+    async with ProcessUnderTest(tmp_path, without_code(VERTEX)) as process:
+        await process.run(RestoredTask(1, TaskState({}, is_finished=True)))
+        await process.order(process.trigger(2))
+        answer = await process.answer()
+        assert isinstance(answer, DeclineCheckpoint)
+        assert not answer.reason.counts_as_failure
