@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from flinkray.checkpoint.storage import find_checkpoints, read_metadata
 from flinkray.datastream import (
     DataStream,
     KeyedProcessFunction,
@@ -103,3 +104,9 @@ def settings(directory: Path, interval: str = "100 ms", **others: Any) -> dict[s
         "execution.checkpointing.dir": str(directory),
         **{key.replace("_", "-"): str(value) for key, value in others.items()},
     }
+
+
+def newest(directory: Path) -> int:
+    """Id of the latest complete checkpoint; 0: there is none."""
+    found = find_checkpoints(str(directory)) if directory.exists() else []
+    return read_metadata(found[-1]).checkpoint_id if found else 0

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from flinkray.checkpoint.storage import find_checkpoints, read_metadata
+from flinkray.checkpoint.storage import find_checkpoints
 from flinkray.datastream import CheckpointingMode, Configuration, StreamExecutionEnvironment
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 from flinkray.testing.waiting import wait_until
-from tests.datastream.tallies import KEYS, expected, first_numbers, settings, tallies
+from tests.datastream.tallies import KEYS, expected, first_numbers, newest, settings, tallies
 from tests.datastream.threads import none_left
 
 CONFIGURATION = {
@@ -41,12 +41,6 @@ def on(
     env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster.client)
     env.configure(Configuration.from_dict(settings(checkpoints)))
     return env.set_parallelism(parallelism)
-
-
-def newest(directory: Path) -> int:
-    """Id of the latest complete checkpoint; 0: there is none."""
-    found = find_checkpoints(str(directory)) if directory.exists() else []
-    return read_metadata(found[-1]).checkpoint_id if found else 0
 
 
 def wait_for_another(directory: Path) -> None:

@@ -1,0 +1,60 @@
+"""A streaming job on Ray goes on from its last checkpoint, whatever of it is killed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import flinkray
+from flinkray.client import ClusterClient
+from flinkray.datastream import Configuration, StreamExecutionEnvironment
+from flinkray.testing.waiting import wait_until
+from tests.datastream.tallies import expected, first_numbers, newest, settings, tallies
+from tests.system.observer import kill, live_actors
+
+pytestmark = [pytest.mark.ray, pytest.mark.kill]
+
+CLUSTER_ID = "exactly-once"
+NAMESPACE = f"flinkray-{CLUSTER_ID}"
+CONFIGURATION = {
+    "taskmanager.numberOfTaskSlots": "2",
+    "taskmanager.cpu.cores": "0.5",
+    "taskmanager.memory": "200m",
+    "restart-strategy.type": "fixed-delay",
+    "restart-strategy.fixed-delay.attempts": "20",
+    "restart-strategy.fixed-delay.delay": "100 ms",
+}
+COUNT, PER_SECOND = 60_000, 4_000.0
+
+
+@pytest.fixture(scope="module")
+def streams(ray_cluster: object) -> Iterator[ClusterClient]:
+    with flinkray.connect(cluster_id=CLUSTER_ID, configuration=CONFIGURATION) as client:
+        yield client
+
+
+def kill_all(kind: str) -> None:
+    victims = [a for a in live_actors() if (a.kind, a.namespace) == (kind, NAMESPACE)]
+    assert victims, kind
+    for victim in victims:
+        kill(victim.pid)
+
+
+@pytest.mark.parametrize("kind", ["TaskProcess", "TaskExecutor", "StreamCoordinator", "JobMaster"])
+def test_nothing_is_lost_doubled_or_out_of_order(
+    kind: str, streams: ClusterClient, tmp_path: Path
+) -> None:
+    """E2E-04."""
+    checkpoints, witness = tmp_path / "checkpoints", tmp_path / "witness"
+    env = StreamExecutionEnvironment.get_execution_environment(cluster=streams)
+    env.configure(Configuration.from_dict(settings(checkpoints, "300 ms")))
+    results = tallies(env.set_parallelism(2), COUNT, PER_SECOND, witness).execute_and_collect()
+    # the first one has its pointer when the second is stored
+    wait_until(lambda: newest(checkpoints) > 1, 90, "two checkpoints")
+    kill_all(kind)
+    assert set(results) == expected(COUNT)
+    begun = first_numbers(witness)
+    assert any(len(of_subtask) > 1 for of_subtask in begun), "it did not notice"
+    assert all(n > of_subtask[0] for of_subtask in begun for n in of_subtask[1:])
