@@ -55,7 +55,7 @@ class CheckpointResponder(Protocol):
     def aborted(self, checkpoint_id: int) -> None:
         """The coordinator has given it up, be it before the task has come to it: what was captured
         is to be released, be it written or not; and it is to be declined, if nothing was answered
-        yet."""
+        yet.  Told again where its barrier, or its trigger, comes afterwards."""
 
 
 class NotCheckpointed(CheckpointResponder):
@@ -190,6 +190,8 @@ class SubtaskCheckpoints:
         if checkpoint_id in self._aborted:
             self._latest = checkpoint_id
             self._send_cancelled(checkpoint_id)
+            # whoever has triggered the task waits for what becomes of it
+            self._responder.aborted(checkpoint_id)
             return False
         return True
 

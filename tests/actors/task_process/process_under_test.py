@@ -12,6 +12,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from flinkray.actors.gateways.stream_coordinator import (
+    STREAM_COORDINATOR_ENDPOINT,
+    StreamCoordinatorGateway,
+    stream_coordinator_process,
+)
 from flinkray.actors.gateways.task_process import (
     ChannelPlaces,
     JobPartition,
@@ -108,6 +113,8 @@ class ProcessUnderTest:
         self._max_parallelism = max_parallelism
         self._is_exactly_once = is_exactly_once
         self._inline_threshold = inline_threshold
+        self.coordinator = TestingGateway(StreamCoordinatorGateway)
+        """Of the sources; a test says what it answers."""
         self.reports: list[TaskReport] = []
         self._reported = asyncio.Event()
         self._attempts = 0
@@ -118,6 +125,8 @@ class ProcessUnderTest:
         self.executor.on(TaskProcessListenerGateway.tasks_reported).calling(self._report)
         self.executor.on(TaskProcessListenerGateway.find_channels).calling(self._places)
         self.executor.start(LocalRpcService("executor", network), "executor")
+        coordinator = LocalRpcService(stream_coordinator_process(JOB, MASTER), network)
+        self.coordinator.start(coordinator, STREAM_COORDINATOR_ENDPOINT)
         service = LocalRpcService("process", network)
         access = service.socket_access
         self._environment = NetworkEnvironment(

@@ -9,8 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 
+from flinkray.actors.gateways.stream_coordinator import ReaderProgress, StreamCoordinatorGateway
 from flinkray.checkpoint import files
 from flinkray.checkpoint.handles import (
     FileState,
@@ -45,6 +47,7 @@ from flinkray.streaming.records.elements import (
     CancelledBarrier,
     Watermark,
 )
+from flinkray.streaming.sources.collection import Slice
 from tests.actors.task_process.process_under_test import ProcessUnderTest, without_code
 
 
@@ -287,6 +290,89 @@ async def test_tasks_that_are_not_there_say_nothing(tmp_path: Path) -> None:
         other = replace(attempt_id, attempt_number=7)
         await process.process.order_checkpoint(process.trigger(1), (other,))
         process.put(0, Block(["a"]), process.barrier(2))
+        assert await process.state(2) is not None
+
+
+# --- sources ----------------------------------------------------------------------------------
+
+
+def numbers() -> JobVertex:
+    """A source of numbers."""
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.from_sequence(0, 99).rebalance().map(lambda number: number).print()
+    (vertex,) = (v for v in stream_job(env.get_stream_graph()).vertices if not v.inputs)
+    return vertex
+
+
+class Splits:
+    """What the coordinator tells the reader."""
+
+    def __init__(self, process: ProcessUnderTest) -> None:
+        self._events: list[bytes] = []
+        self._given = asyncio.Event()
+        self.has_cut = asyncio.Event()
+        self.asked_for_cut = asyncio.Event()
+        gateway = process.coordinator
+        gateway.on(StreamCoordinatorGateway.exchange).calling(self._exchange)
+        gateway.on(StreamCoordinatorGateway.exchange_until_cut).calling(self._cut)
+
+    def give(self, split: Slice) -> None:
+        self._events.append(cloudpickle.dumps(split))
+        self._given.set()
+
+    async def _exchange(self, reader: ReaderProgress) -> tuple[bytes, ...]:
+        while len(self._events) <= reader.position:
+            self._given.clear()
+            await self._given.wait()
+        return tuple(self._events[reader.position :])
+
+    async def _cut(self, reader: ReaderProgress, checkpoint_id: int) -> tuple[bytes, ...]:
+        self.asked_for_cut.set()
+        await self.has_cut.wait()
+        return ()
+
+
+async def test_a_source_is_restored_with_what_it_has_not_read(tmp_path: Path) -> None:
+    async with ProcessUnderTest(tmp_path, numbers()) as process:
+        splits = Splits(process)
+        splits.has_cut.set()
+        await process.run()
+        await process.read_results()
+        splits.give(Slice(0, 2))
+        assert await process.results(2) == [0, 1]
+        await process.order(process.trigger(1))
+        state = await process.state(1)
+        assert await process.next_result() == process.barrier(1)
+        splits.give(Slice(2, 4))
+        assert await process.results(2) == [2, 3], "it goes on"
+        await process.cancel()
+        splits = Splits(process)
+        await process.run(RestoredTask(1, state))
+        await process.read_results()
+        splits.give(Slice(4, 6))
+        assert await process.results(2) == [4, 5]
+
+
+async def test_a_source_goes_on_when_a_checkpoint_is_given_up_before_its_cut(
+    tmp_path: Path,
+) -> None:
+    """It is triggered all the same, later, and takes no snapshot."""
+    async with ProcessUnderTest(tmp_path, numbers()) as process:
+        splits = Splits(process)
+        await process.run()
+        await process.read_results()
+        splits.give(Slice(0, 2))
+        assert await process.results(2) == [0, 1]
+        await process.order(process.trigger(1))
+        await splits.asked_for_cut.wait()
+        await process.order(CheckpointAborted(1, 0))
+        answer = await process.answer()
+        assert isinstance(answer, DeclineCheckpoint)
+        splits.has_cut.set()
+        assert await process.next_result() == CancelledBarrier(1)
+        splits.give(Slice(2, 4))
+        assert await process.results(2) == [2, 3]
+        await process.order(process.trigger(2, latest_completed=0))
         assert await process.state(2) is not None
 
 
