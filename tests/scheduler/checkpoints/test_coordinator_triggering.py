@@ -366,3 +366,34 @@ def test_what_waits_for_a_stop_that_comes_to_nothing_is_begun() -> None:
     actions = job.coordinator.preparation_failed(number, "no id", 0.0)
     assert not only(actions, CheckpointsFailJob), "tasks were not told"
     assert one(actions, PrepareCheckpoint).properties == SAVEPOINT
+
+
+@pytest.mark.parametrize(
+    ("is_finished", "reason"),
+    [(True, Reason.CHECKPOINT_DECLINED_TASK_CLOSING), (False, Reason.TASK_FAILURE)],
+)
+def test_task_that_ends_while_a_checkpoint_is_prepared_ends_that(
+    *, is_finished: bool, reason: Reason
+) -> None:
+    """It was to acknowledge it, and never would; the next one is begun."""
+    job = JobWithCheckpoints(topology=Topology(2, 1))
+    prepare = job.request()
+    job.request()
+    job.topology.vertices[0].states[1] = ExecutionState.FINISHED
+    ended = [job.attempt("a1")]
+    actions = job.coordinator.tasks_ended(ended, is_finished=is_finished, now=job.now)
+    assert answers(actions) == {1: reason}
+    assert len(only(actions, PrepareCheckpoint)) == 1
+    assert directories(job.prepare(prepare)) == ["chk-1"]
+    (trigger,) = only(job.prepare(actions), TriggerTasks)
+    assert trigger.attempts == (job.attempt("a0"),)
+
+
+def test_task_of_no_checkpoint_that_ends_leaves_what_is_prepared() -> None:
+    job = JobWithCheckpoints()
+    prepare = job.request()
+    earlier = job.attempt("a0")
+    job.topology.vertices[0].attempts[0] += 1
+    later = job.attempt("a0")
+    assert job.coordinator.tasks_ended([later], is_finished=False, now=job.now) == []
+    assert only(job.prepare(prepare), TriggerTasks)[0].attempts == (earlier,)

@@ -513,6 +513,18 @@ def test_tasks_have_the_max_parallelism_of_the_state_that_they_begin_with() -> N
     assert [operator.max_parallelism for operator in operators] == [128, 64]
 
 
+def test_vertex_whose_max_parallelism_changes_is_sent_again_with_those_that_send_to_it() -> None:
+    tasks = running(edges=["a -> b"])
+    (b,) = [v for v in tasks.scheduler._graph.vertices if v.vertex.name == "b"]
+    b.max_parallelism = 64
+    tasks.scheduler._loop.run("a test", tasks.now, [t.MaxParallelismChanged((b,))])
+    before = len(tasks.log)
+    tasks.fail("a1")
+    tasks.restart()
+    parts = [p for d in only(tasks.log[before:], DeployTasks) for p in d.deployments.parts]
+    assert {p.version for p in parts if isinstance(p.content, VertexInformation)} == {1}
+
+
 def test_max_parallelism_that_somebody_has_set_must_be_that_of_the_state() -> None:
     """CP-36"""
     vertices = stream_vertex("a", 2), stream_vertex("b", 2, max_parallelism=32)
