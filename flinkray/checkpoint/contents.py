@@ -24,7 +24,8 @@ class StateContents:
 
     name: str
     kind: str
-    """Of keyed state: value, list, …; of operator state: list, union or broadcast."""
+    """Of keyed state: value, list, …, and of columns numbers or rows; of operator state: list,
+    union or broadcast."""
     is_keyed: bool
     type: str | None
     """As its descriptor declares it; None: by what is in it."""
@@ -106,6 +107,11 @@ def _operator(operator: CheckpointedOperator) -> OperatorContents:
             timers.update(dict.fromkeys(header.timers))
             for table in header.tables:
                 _add(states, _contents(table.name, table.kind, True, None, table.serializer))
+            for columns in header.columns:
+                contents = StateContents(
+                    columns.name, columns.kind, True, None, None, columns.pickled
+                )
+                _add(states, contents)
     for of_subtask in subtasks:
         for it in _operator_states(of_subtask.operator_state):
             _add(states, it)

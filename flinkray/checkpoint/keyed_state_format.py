@@ -15,6 +15,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from flinkray.checkpoint.errors import CorruptCheckpointError
 from flinkray.checkpoint.handles import KeyedStateHandle, StateLocation
@@ -24,7 +25,7 @@ from flinkray.core.key_groups import KeyGroupRange
 from flinkray.core.message import message
 from flinkray.core.schema import stored
 from flinkray.state.serializers import SerializerSnapshot
-from flinkray.state.snapshots import KeyedSnapshot, TableSnapshot
+from flinkray.state.snapshots import ColumnarSnapshot, KeyedSnapshot, TableSnapshot
 
 MAGIC = b"flinkray keyed state\n"
 VERSION = 1
@@ -47,12 +48,34 @@ class StoredTable:
     serializer: SerializerSnapshot
 
 
-@stored("checkpoint.KeyedStateHeader")
+@stored("checkpoint.StoredColumns")
+@message
+class StoredColumns:
+    """A columnar table of a snapshot, without what is in it."""
+
+    name: str
+    kind: str
+    namespaced: bool
+    is_whole: bool
+    removed: int | None
+    pickled: tuple[str, ...]
+
+
+def _from_1(fields: dict[str, Any]) -> dict[str, Any]:
+    """There was one section of columns, of a form that is not read any more: if there is anything
+    in it, whoever asks for it is told."""
+    number = len(fields["tables"]) + len(fields["timers"])
+    used = any(entry[1] == number for entry in _BODY.iter_unpack(fields["bodies"]))
+    columns = StoredColumns("arrays", "numbers (version 1)", False, True, None, ())
+    return {**fields, "columns": (columns,) if used else ()}
+
+
+@stored("checkpoint.KeyedStateHeader", version=2, migrations={1: _from_1})
 @message
 class KeyedStateHeader:
     """What is in a file of keyed state, and where.
 
-    Sections are numbered: the tables, then the queues of timers, then the columns.
+    Sections are numbered: the tables, then the queues of timers, then the columnar tables.
     """
 
     first_key_group: int
@@ -60,6 +83,7 @@ class KeyedStateHeader:
     tables: tuple[StoredTable, ...]
     timers: tuple[str, ...]
     """Names of queues."""
+    columns: tuple[StoredColumns, ...]
     bodies: bytes
     """Entries of 26 bytes, by key group."""
 
@@ -89,7 +113,7 @@ def write_keyed_state(snapshot: KeyedSnapshot, output: StateOutput) -> StateLoca
     sections = [
         *(table.groups for table in snapshot.tables.values()),
         *snapshot.timers.values(),
-        snapshot.columns,
+        *(table.groups for table in snapshot.columns.values()),
     ]
     index, payloads, offset = bytearray(), [], 0
     for group in sorted({group for section in sections for group in section}):
@@ -104,11 +128,16 @@ def write_keyed_state(snapshot: KeyedSnapshot, output: StateOutput) -> StateLoca
         StoredTable(name, table.kind, table.namespaced, table.whole, table.serializer)
         for name, table in snapshot.tables.items()
     )
+    columns = (
+        StoredColumns(name, table.kind, table.namespaced, table.whole, table.removed, table.pickled)
+        for name, table in snapshot.columns.items()
+    )
     header = KeyedStateHeader(
         snapshot.key_groups.first,
         snapshot.key_groups.last,
         tuple(tables),
         tuple(snapshot.timers),
+        tuple(columns),
         bytes(index),
     )
     write_header(output, MAGIC, VERSION, header)
@@ -150,7 +179,7 @@ def read_keyed_state_part(state: StateInput, key_groups: KeyGroupRange) -> Keyed
     """
     header, begin, _ = read_header(state, MAGIC, VERSION, KeyedStateHeader)
     common = header.key_groups.intersection(key_groups)
-    number_of_sections = len(header.tables) + len(header.timers) + 1
+    number_of_sections = len(header.tables) + len(header.timers) + len(header.columns)
     sections: list[dict[int, bytes]] = [{} for _ in range(number_of_sections)]
     bodies = [_Body(*entry) for entry in _BODY.iter_unpack(header.bodies)]
     end = begin + max((body.end for body in bodies), default=0)
@@ -173,7 +202,13 @@ def read_keyed_state_part(state: StateInput, key_groups: KeyGroupRange) -> Keyed
         for table, groups in zip(header.tables, sections, strict=False)
     }
     timers = dict(zip(header.timers, sections[len(tables) :], strict=False))
-    return KeyedSnapshot(common, tables, timers, sections[-1])
+    columns = {
+        table.name: ColumnarSnapshot(
+            table.kind, table.namespaced, table.is_whole, table.removed, groups, table.pickled
+        )
+        for table, groups in zip(header.columns, sections[len(tables) + len(timers) :], strict=True)
+    }
+    return KeyedSnapshot(common, tables, timers, columns)
 
 
 def _runs(bodies: list[_Body]) -> Iterator[list[_Body]]:

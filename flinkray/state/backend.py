@@ -29,6 +29,7 @@ from flinkray.state.handles import (
 from flinkray.state.interfaces import ArrayState, ValueState
 from flinkray.state.key_context import KeyContext
 from flinkray.state.keys import KeyHash, stable_hash
+from flinkray.state.row_table import KeysOf, RowTable
 from flinkray.state.snapshots import KeyedSnapshot, StateCapture
 from flinkray.state.table import MISSING, ListTable, MapTable, StateTable, ValueTable
 from flinkray.state.timer_queue import TimerQueue
@@ -42,6 +43,9 @@ from flinkray.state.ttl_handles import (
 
 Schedule = Callable[[int, Callable[[int], None]], Any]
 """Has something called, by the task's thread, when processing time has reached a moment."""
+
+ARRAYS = "arrays"
+"""The name of the table of array states."""
 
 _SHORTEST_PAUSE = 50
 _LONGEST_PAUSE = 60_000
@@ -98,8 +102,21 @@ class KeyedStateBackend(ABC):
         """Timers that are part of the state."""
 
     @abstractmethod
-    def columns(self) -> ColumnarTable:
-        """The arrays of numbers, which all array states of the operator share."""
+    def columns(self, name: str = ARRAYS, namespaced: bool = False) -> ColumnarTable:
+        """A table of numbers in arrays, made at its first use; by default the one that all array
+        states of the operator share.
+
+        Raises:
+            StateError: what was stored under that name is something else.
+        """
+
+    @abstractmethod
+    def rows(self, name: str, namespaced: bool = False, keys_of: KeysOf | None = None) -> RowTable:
+        """A table of rows in record batches, made at its first use.
+
+        Raises:
+            StateError: what was stored under that name is something else.
+        """
 
     @abstractmethod
     def names(self) -> list[str]:

@@ -1,34 +1,54 @@
 """Keyed state in arrays: a number for each key and name, at the key's place, its *slot*.
 
-Slots are given in the order in which keys first come.  What is kept of a point in time is an Arrow
-batch for each key group: the keys in their canonical encoding, and a column for each name.
+Slots are given in the order in which keys first come.  Where numbers belong to a namespace (a
+window, or a part of one), each namespace has arrays of its own, and goes as a whole.  Keys that are
+in no namespace any more are forgotten when they are most of those that are known: then the others
+get new slots.
+
+What is kept of a point in time is a record batch for each key group, with a column for each name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from flinkray.core.key_groups import KeyGroupRange
+from flinkray.state.capture_log import CaptureLog
+from flinkray.state.columnar_snapshots import (
+    ColumnarCapture,
+    ColumnarFrame,
+    RestoredColumns,
+    by_group,
+)
 from flinkray.state.errors import StateError
 from flinkray.state.interfaces import ArrayState
-from flinkray.state.key_encoding import decode_key, encode_key
 from flinkray.state.key_numbers import KeyNumbers, Slots
 from flinkray.state.keys import KeyGroupAssigner
+from flinkray.state.snapshots import ColumnarSnapshot
+from flinkray.state.value_encoding import ValueEncoder
 
-KEY_COLUMN = "key"
+NUMBERS = "numbers"
+"""The kind of snapshots."""
+
+Numbers = npt.NDArray[Any]
+Places = npt.NDArray[np.intp]
 
 _PREFIX = "state."
-"""Of the other columns."""
+"""Of the columns."""
 
 _FIRST_CAPACITY = 1024
-_MOST_KNOWN = 1000
-"""Captures that others may begin at."""
+_FORGET_FROM = 4096
+"""Known keys; of fewer none are forgotten."""
+_ONLY = 0
+"""The namespace of tables that have none."""
+
+_ABSENT = -1
+"""The mark of a slot that is not in a namespace."""
 
 
 @dataclass(frozen=True)
@@ -37,47 +57,205 @@ class _Column:
     default: Any
 
 
+class NamespaceArrays:
+    """The numbers of one namespace.
+
+    Args:
+        first_mark: what slots have that nobody has touched.
+    """
+
+    def __init__(self, table: ColumnarTable, capacity: int, first_mark: int = _ABSENT) -> None:
+        self._table = table
+        self._first_mark = first_mark
+        self._marks = np.full(capacity, first_mark, np.int64)
+        """By slot: how many captures there had been when it was changed last."""
+        self._arrays: dict[str, Numbers] = {}
+        self._known: dict[str, npt.NDArray[np.bool_]] = {}
+        """Of restored columns that nobody has asked for yet: which slots have a number."""
+
+    def values(self, name: str) -> Numbers:
+        """By slot, of all keys that there are; a view, to be read and written until more keys
+        come."""
+        size = len(self._table)
+        if size > len(self._marks):
+            self._grow(size)
+        return self._arrays[name][:size]
+
+    def first_values(self, name: str) -> Numbers:
+        """The same, to be read, without those of the last keys if none of them is here."""
+        return self._arrays[name][: len(self._table)]
+
+    def touch(self, slots: npt.NDArray[Any]) -> None:
+        """Their numbers are there, and are changed."""
+        size = len(self._table)
+        if size > len(self._marks):
+            self._grow(size)
+        self._marks[slots] = self._table.log.number
+
+    def present(self) -> npt.NDArray[np.bool_]:
+        """Which of the first slots are here."""
+        here: npt.NDArray[np.bool_] = self._marks[: len(self._table)] != _ABSENT
+        return here
+
+    def convert(self, name: str, column: _Column) -> None:
+        """Have a column, with the numbers that were there as its type has them."""
+        array: Numbers = np.full(len(self._marks), column.default, column.kind)
+        before, known = self._arrays.get(name), self._known.pop(name, None)
+        if before is not None:
+            there = np.flatnonzero(self.present())
+            if known is not None:
+                there = there[known[there]]
+            array[there] = before[there]
+        self._arrays[name] = array
+
+    def restore(
+        self, slots: Slots, numbers: Mapping[str, pa.Array], kinds: Mapping[str, Any]
+    ) -> None:
+        """Take over columns, before they are asked for.
+
+        Args:
+            kinds: the types of these columns in all that is restored.
+        """
+        self.touch(slots)
+        for name, column in numbers.items():
+            if name not in self._arrays:
+                self._arrays[name] = np.zeros(len(self._marks), kinds[name])
+                self._known[name] = np.zeros(len(self._marks), np.bool_)
+            there = slots[column.is_valid().to_numpy(zero_copy_only=False)]
+            self._arrays[name][there] = column.drop_null().to_numpy(zero_copy_only=False)
+            self._known[name][there] = True
+
+    def _grow(self, needed: int) -> None:
+        self._marks = _grown(self._marks, needed, self._first_mark)
+        for name, array in self._arrays.items():
+            self._arrays[name] = _grown(array, needed, self._table.default_of(name))
+        for name, known in self._known.items():
+            self._known[name] = _grown(known, needed, False)
+
+    def keep(self, slots: Places) -> None:
+        """These slots, in this order, and no others."""
+        if len(self._table) > len(self._marks):
+            self._grow(len(self._table))
+        self._marks = self._marks[slots]
+        self._arrays = {name: array[slots] for name, array in self._arrays.items()}
+        self._known = {name: known[slots] for name, known in self._known.items()}
+
+    def capture(self, namespace: int, begin: int | None) -> _Captured:
+        """What is there, or has changed since then."""
+        if self._first_mark != _ABSENT and len(self._table) > len(self._marks):
+            self._grow(len(self._table))
+        marks = self._marks[: len(self._table)]
+        slots = np.flatnonzero(marks != _ABSENT if begin is None else marks >= begin)
+        return _Captured(
+            namespace,
+            slots,
+            {name: array[slots] for name, array in self._arrays.items()},
+            {name: ~known[slots] for name, known in self._known.items()},
+        )
+
+
+class _Captured(NamedTuple):
+    """Of one namespace."""
+
+    namespace: int
+    slots: Places
+    arrays: Mapping[str, Numbers]
+    missing: Mapping[str, npt.NDArray[np.bool_]]
+    """Of some names: which of the slots have no number."""
+
+
 @dataclass(frozen=True)
-class ColumnarCapture:
+class NumbersCapture(ColumnarCapture):
     """A point in time that is not written yet."""
 
+    namespaced: bool
+    whole: bool
+    removed: int | None
+    parts: Sequence[_Captured]
+    slots: Places
+    """Of all of them, in order."""
     keys: Sequence[Any]
-    arrays: Mapping[str, npt.NDArray[Any]]
-    missing: Mapping[str, npt.NDArray[np.bool_]]
-    """Of some names: which of the keys have no number."""
+    """Of those slots."""
 
-    def write(self, group_of: KeyGroupAssigner) -> Mapping[int, pa.RecordBatch]:
-        """Key group -> its keys and their numbers; from any thread."""
-        groups = np.fromiter(map(group_of, self.keys), np.int32, len(self.keys))
-        order = np.argsort(groups, kind="stable")
-        bounds = np.flatnonzero(np.diff(groups[order], prepend=-1, append=-1))
-        keys = pa.array([encode_key(self.keys[place]) for place in order.tolist()], pa.binary())
-        numbers = [
-            pa.array(array[order], mask=self.missing[name][order] if name in self.missing else None)
-            for name, array in self.arrays.items()
-        ]
-        names = [KEY_COLUMN, *(_PREFIX + name for name in self.arrays)]
-        everything = pa.record_batch([keys, *numbers], names)
-        return {
-            int(groups[order[begin]]): everything.slice(begin, end - begin)
-            for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
-        }
+    def write(self, assign: KeyGroupAssigner) -> ColumnarSnapshot:
+        encoder = ValueEncoder()
+        places = np.searchsorted(self.slots, _together([part.slots for part in self.parts]))
+        batch = self._batch(places)
+        groups = assign.of_all(self.keys)[places]
+        written = {}
+        for group, part in by_group(groups, batch):
+            mine, columns, schema = (
+                part.column(0).to_numpy(),
+                part.columns[1:],
+                part.schema.remove(0),
+            )
+            if self.namespaced:
+                mine, place = np.unique(mine, return_inverse=True)
+                columns[1:1] = [pa.array(place.astype(np.int32))]
+                schema = schema.insert(1, pa.field(_KEY, pa.int32()))
+            keys = [self.keys[place] for place in mine.tolist()]
+            frame = ColumnarFrame(pa.RecordBatch.from_arrays(columns, schema=schema), keys)
+            written[group] = frame.write(encoder)
+        return ColumnarSnapshot(
+            NUMBERS,
+            self.namespaced,
+            self.whole,
+            self.removed,
+            written,
+            tuple(sorted(encoder.pickled)),
+        )
+
+    def _batch(self, places: Places) -> pa.RecordBatch:
+        """The places of the keys, namespaces if there are any, and the numbers."""
+        columns = {"": pa.array(places)}
+        sizes = [len(part.slots) for part in self.parts]
+        if self.namespaced:
+            namespaces = np.array([part.namespace for part in self.parts], np.int64)
+            columns[_NAMESPACE] = pa.array(np.repeat(namespaces, sizes))
+        for name in dict.fromkeys(name for part in self.parts for name in part.arrays):
+            (kind,) = {part.arrays[name].dtype for part in self.parts if name in part.arrays}
+            numbers, missing = [], []
+            for part, size in zip(self.parts, sizes, strict=True):
+                numbers.append(part.arrays.get(name, np.zeros(size, kind)))
+                lacks = np.full(size, name not in part.arrays)
+                missing.append(part.missing.get(name, lacks))
+            mask = np.concatenate(missing)
+            columns[_PREFIX + name] = pa.array(
+                np.concatenate(numbers), mask=mask if mask.any() else None
+            )
+        return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+
+
+_NAMESPACE, _KEY = "namespace", "key"
+"""Columns of what is stored: the second one has the places of the keys in their list, where keys
+occur in several namespaces."""
 
 
 class ColumnarTable:
-    """See the module."""
+    """See the module.
 
-    def __init__(self) -> None:
+    Args:
+        namespaced: numbers belong to namespaces, which are integers.
+    """
+
+    def __init__(self, namespaced: bool = False) -> None:
+        self.namespaced = namespaced
         self._numbers = KeyNumbers()
         self._columns: dict[str, _Column] = {}
-        self._arrays: dict[str, npt.NDArray[Any]] = {}
-        self._restored: dict[str, npt.NDArray[np.bool_]] = {}
-        """Of columns that nobody has asked for yet: which slots have a number."""
-        self._changed = np.zeros(_FIRST_CAPACITY, np.int64)
-        """By slot: how many captures there had been when it was changed last."""
-        self._captures = 0
-        self._known: dict[int, int] = {}
-        """Of captures that others may begin at: how many there were with it."""
+        self._stored: dict[str, np.dtype[Any]] = {}
+        """Types of restored columns that nobody has asked for yet."""
+        self._namespaces: dict[int, NamespaceArrays] = {}
+        self.log = CaptureLog()
+        self._only = self._add_only()
+        self._look_at = _FORGET_FROM
+
+    def _add_only(self) -> NamespaceArrays:
+        only = NamespaceArrays(self, _FIRST_CAPACITY, self.log.number)
+        for name, column in self._columns.items():
+            only.convert(name, column)
+        if not self.namespaced:
+            self._namespaces[_ONLY] = only
+        return only
 
     def __len__(self) -> int:
         """Keys."""
@@ -91,29 +269,86 @@ class ColumnarTable:
     # --- slots --------------------------------------------------------------------------------
 
     def slots_of_column(self, keys: pa.Array) -> Slots:
-        """The slot of every row, new keys included; what is there counts as changed."""
+        """The slot of every row, new keys included; where there are no namespaces, what is there
+        counts as changed."""
         slots = self._numbers.slots_of(keys)
-        self._touch(slots)
+        self.touch(slots)
         return slots
+
+    def known_slots_of_column(self, keys: pa.Array) -> Slots:
+        """The same of keys that are there, for who changes nothing."""
+        return self._numbers.slots_of(keys)
 
     def slots_of(self, keys: Iterable[Any]) -> Slots:
-        """The same for keys that are no column."""
+        """As :meth:`slots_of_column`, for keys that are no column."""
         slots = np.fromiter(map(self._numbers.slot_of, keys), np.int32)
-        self._touch(slots)
+        self.touch(slots)
         return slots
 
-    def _touch(self, slots: Slots) -> None:
-        size = len(self._numbers)
-        if size > len(self._changed):
-            self._changed = _grown(self._changed, size, 0)
-            for name, array in self._arrays.items():
-                default = self._columns[name].default if name in self._columns else 0
-                self._arrays[name] = _grown(array, size, default)
-            for name, known in self._restored.items():
-                self._restored[name] = _grown(known, size, False)
-        self._changed[slots] = self._captures
+    def touch(self, slots: Slots) -> None:
+        """Where there are no namespaces: their numbers are changed."""
+        if self.log.number and not self.namespaced:  # before, everything is in the first capture
+            self._only.touch(slots)
+
+    # --- namespaces ---------------------------------------------------------------------------
+
+    @property
+    def namespaces(self) -> Mapping[int, NamespaceArrays]:
+        """Those that there are."""
+        return self._namespaces
+
+    def in_namespace(self, namespace: int) -> NamespaceArrays:
+        """Its numbers, made at their first use.  Who changes any says so
+        (:meth:`NamespaceArrays.touch`)."""
+        arrays = self._namespaces.get(namespace)
+        if arrays is None:
+            arrays = NamespaceArrays(self, len(self))
+            for name, column in self._columns.items():
+                arrays.convert(name, column)
+            self._namespaces[namespace] = arrays
+        return arrays
+
+    def remove_up_to(self, namespace: int) -> None:
+        """Forget the namespaces up to that one.  Slots may be others afterwards."""
+        gone = [each for each in self._namespaces if each <= namespace]
+        for each in gone:
+            del self._namespaces[each]
+        if gone:
+            self.log.remove(namespace)
+        if len(self) >= self._look_at:
+            self._forget_keys()
+
+    def clear(self) -> None:
+        """Where there are no namespaces: forget everything, but for what columns there are."""
+        self._numbers = KeyNumbers()
+        self._only = self._add_only()
+        self.log.remove(_ONLY)
+
+    def _forget_keys(self) -> None:
+        """To be done when their number has doubled: it costs no more than giving them slots."""
+        present = np.zeros(len(self), np.bool_)
+        for arrays in self._namespaces.values():
+            here = arrays.present()
+            present[: len(here)] |= here
+        kept = np.flatnonzero(present)
+        if 2 * len(kept) <= len(self):
+            for arrays in self._namespaces.values():
+                arrays.keep(kept)
+            keys, self._numbers = self._numbers.keys, KeyNumbers()
+            for slot in kept.tolist():
+                self._numbers.slot_of(keys[slot])
+        self._look_at = max(_FORGET_FROM, 2 * len(self))
 
     # --- columns ------------------------------------------------------------------------------
+
+    def kind_of(self, name: str) -> np.dtype[Any] | None:
+        """The type of a column, be it one that was restored; None: there is none."""
+        column = self._columns.get(name)
+        return self._stored.get(name) if column is None else column.kind
+
+    def default_of(self, name: str) -> Any:
+        """Of new keys."""
+        return self._columns[name].default if name in self._columns else 0
 
     def column(self, name: str, kind: Any, default: Any = 0) -> None:
         """Let each key have a number of that name.
@@ -122,89 +357,113 @@ class ColumnarTable:
             StateError: the name is in use for another type.
         """
         column = _Column(np.dtype(kind), default)
-        known = self._columns.get(name)
-        if known is not None:
-            if known != column:
-                raise StateError(
-                    f"array state {name!r} holds {known.kind} ({known.default} at first) here and "
-                    f"is asked for as {column.kind} ({default} at first): give one another name"
-                )
-            return
-        if name in self._restored:
-            array = self._arrays[name]
-            if array.dtype != column.kind:
-                raise StateError(
-                    f"array state {name!r} was stored as {array.dtype} and is asked for as "
-                    f"{column.kind}: give it another name, or the type that it had"
-                )
-            array[~self._restored.pop(name)] = default
-        else:
-            self._arrays[name] = np.full(len(self._changed), default, column.kind)
-        self._columns[name] = column
+        known, stored = self._columns.get(name), self._stored.get(name)
+        if known is not None and known != column:
+            raise StateError(
+                f"array state {name!r} holds {known.kind} ({known.default} at first) here and "
+                f"is asked for as {column.kind} ({default} at first): give one another name"
+            )
+        if stored is not None and stored != column.kind:
+            raise StateError(
+                f"array state {name!r} was stored as {stored} and is asked for as "
+                f"{column.kind}: give it another name, or the type that it had"
+            )
+        if known is None:
+            self._convert(name, column)
 
-    def values(self, name: str) -> npt.NDArray[Any]:
-        """By slot, of all keys that there are; a view, to be read and written until more keys
-        come."""
-        return self._arrays[name][: len(self._numbers)]
+    def wide_column(
+        self, name: str, kind: np.dtype[Any], default_of: Callable[[np.dtype[Any]], Any]
+    ) -> np.dtype[Any]:
+        """The same, of a type that holds what numbers of the type hold that the column had or was
+        stored with; NumPy knows it.
+
+        Args:
+            default_of: by type.
+        """
+        known = self.kind_of(name)
+        wide = kind if known is None else np.promote_types(known, kind)
+        if known is None or wide != known or name not in self._columns:
+            self._convert(name, _Column(wide, default_of(wide)))
+        return wide
+
+    def _convert(self, name: str, column: _Column) -> None:
+        self._stored.pop(name, None)
+        self._columns[name] = column
+        for arrays in self._namespaces.values():
+            arrays.convert(name, column)
+
+    def values(self, name: str) -> Numbers:
+        """Where there are no namespaces: see :meth:`NamespaceArrays.values`."""
+        return self._only.values(name)
 
     # --- snapshots ----------------------------------------------------------------------------
 
-    def capture(
-        self, checkpoint_id: int | None = None, since: int | None = None
-    ) -> ColumnarCapture:
-        """This point in time, or what keys have that have come since an earlier one; what changes
-        afterwards is not in it.  See :meth:`KeyedStateBackend.capture`."""
-        size = len(self._numbers)
-        begin = None if since is None else self._known.get(since)
-        if begin is None:
-            slots = np.arange(size)
-        else:
-            slots = np.flatnonzero(self._changed[:size] >= begin)
-            self._known = {known: at for known, at in self._known.items() if at >= begin}
-        self.captured(checkpoint_id)
+    def capture(self, checkpoint_id: int | None = None, since: int | None = None) -> NumbersCapture:
+        """This point in time, or what has changed since an earlier one; what changes afterwards is
+        not in it.  See :meth:`KeyedStateBackend.capture`."""
+        begin = self.log.begin(since)
+        parts = [arrays.capture(each, begin) for each, arrays in self._namespaces.items()]
+        found = _together([part.slots for part in parts])
+        slots = np.unique(found) if len(parts) > 1 else found
         keys = self._numbers.keys
-        return ColumnarCapture(
-            keys.copy() if begin is None else [keys[slot] for slot in slots.tolist()],
-            {name: array[slots] for name, array in self._arrays.items()},
-            {name: ~known[slots] for name, known in self._restored.items()},
+        capture = NumbersCapture(
+            self.namespaced,
+            begin is None,
+            self.log.removed(begin),
+            parts,
+            slots,
+            keys.copy() if len(slots) == len(keys) else [keys[slot] for slot in slots.tolist()],
         )
+        self.log.captured(checkpoint_id)
+        return capture
 
-    def captured(self, checkpoint_id: int | None) -> None:
-        """A capture may begin at this moment: nothing has changed since."""
-        self._captures += 1
-        if checkpoint_id is not None:
-            self._known[checkpoint_id] = self._captures
-            if len(self._known) > _MOST_KNOWN:
-                del self._known[next(iter(self._known))]
+    def restore(self, restored: RestoredColumns) -> None:
+        """Take over what was stored, before any column is asked for.
 
-    def restore(self, parts: Iterable[Mapping[int, pa.RecordBatch]], own: KeyGroupRange) -> None:
-        """Take over those key groups that are this subtask's *own*, before any column is asked
-        for; of a key that is in several, the last one counts."""
+        Raises:
+            StateError: columns have been asked for, or what was stored is of another kind.
+        """
         if self._columns:
             raise StateError("a table is restored before its columns are used, not afterwards")
-        for part in parts:
-            for group, batch in part.items():
-                if group in own:
-                    self._take_over(batch)
+        if (restored.kind, restored.namespaced) != (NUMBERS, self.namespaced):
+            raise restored.unlike(NUMBERS, self.namespaced)
+        frames = [frame for frames in restored.frames().values() for frame in frames]
+        for frame in frames:
+            for field in frame.batch.schema:
+                if field.name.startswith(_PREFIX):
+                    name, kind = field.name.removeprefix(_PREFIX), field.type.to_pandas_dtype()
+                    known = self._stored.get(name)
+                    self._stored[name] = np.dtype(
+                        kind if known is None else np.promote_types(known, kind)
+                    )
+        for frame in frames:
+            self._take_over(frame)
 
-    def _take_over(self, batch: pa.RecordBatch) -> None:
-        slots = self.slots_of(map(decode_key, batch.column(KEY_COLUMN).to_pylist()))
-        for field in batch.schema:
-            if field.name == KEY_COLUMN:
-                continue
-            name, column = field.name.removeprefix(_PREFIX), batch.column(field.name)
-            kind = np.dtype(field.type.to_pandas_dtype())
-            if name not in self._arrays:
-                self._arrays[name] = np.zeros(len(self._changed), kind)
-                self._restored[name] = np.zeros(len(self._changed), np.bool_)
-            there = column.is_valid().to_numpy(zero_copy_only=False)
-            values = column.drop_null().to_numpy(zero_copy_only=False)
-            self._arrays[name][slots[there]] = values
-            self._restored[name][slots[there]] = True
+    def _take_over(self, frame: ColumnarFrame) -> None:
+        assert frame.keys is not None
+        slots = np.fromiter(map(self._numbers.slot_of, frame.keys), np.int32, len(frame.keys))
+        numbers = {
+            name.removeprefix(_PREFIX): frame.batch.column(place)
+            for place, name in enumerate(frame.batch.schema.names)
+            if name.startswith(_PREFIX)
+        }
+        if not self.namespaced:
+            self._only.restore(slots, numbers, self._stored)
+            return
+        slots = slots[frame.batch.column(1).to_numpy()]
+        namespaces = frame.namespaces
+        for namespace in np.unique(namespaces).tolist():
+            mine = np.flatnonzero(namespaces == namespace)
+            parts = {name: column.take(pa.array(mine)) for name, column in numbers.items()}
+            self.in_namespace(namespace).restore(slots[mine], parts, self._stored)
 
 
-def _grown(array: npt.NDArray[Any], needed: int, default: Any) -> npt.NDArray[Any]:
-    grown: npt.NDArray[Any] = np.full(max(needed, 2 * len(array)), default, array.dtype)
+def _together(slots: Sequence[Places]) -> Places:
+    return np.concatenate(slots) if slots else np.empty(0, np.intp)
+
+
+def _grown(array: Numbers, needed: int, default: Any) -> Numbers:
+    grown: Numbers = np.full(max(needed, 2 * len(array)), default, array.dtype)
     grown[: len(array)] = array
     return grown
 
@@ -217,5 +476,5 @@ class ColumnarArrayState(ArrayState):
         self._name = name
 
     @property
-    def values(self) -> npt.NDArray[Any]:
+    def values(self) -> Numbers:
         return self._table.values(self._name)

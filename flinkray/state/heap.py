@@ -9,13 +9,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-import pyarrow as pa
 
 from flinkray.core.key_groups import KeyGroupRange
-from flinkray.state.backend import KeyedStateBackend, Schedule
+from flinkray.state.backend import ARRAYS, KeyedStateBackend, Schedule
+from flinkray.state.columnar_snapshots import ColumnarCapture, RestoredColumns
 from flinkray.state.columnar_table import ColumnarTable
 from flinkray.state.descriptors import StateDescriptor
 from flinkray.state.errors import StateError
@@ -33,6 +33,7 @@ from flinkray.state.interfaces import ValueState
 from flinkray.state.key_context import KeyContext
 from flinkray.state.key_values import are_plain, as_key
 from flinkray.state.keys import KeyGroupAssigner, KeyHash, stable_hash
+from flinkray.state.row_table import KeysOf, RowTable
 from flinkray.state.serializers import (
     SerializerSnapshot,
     StateSerializer,
@@ -44,6 +45,8 @@ from flinkray.state.serializers import (
 from flinkray.state.snapshots import KeyedSnapshot, StateCapture, TableSnapshot
 from flinkray.state.table import ValueTable
 from flinkray.state.timer_queue import TimerQueue
+
+ColumnarT = TypeVar("ColumnarT", ColumnarTable, RowTable)
 
 _SHAPES: dict[str, type[HeapTable]] = {
     "value": HeapValueTable,
@@ -102,7 +105,8 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         self._tables: dict[str, HeapTable] = {}
         self._queues: dict[str, HeapTimerQueue] = {}
         self._restored: dict[str, _Restored] = {}
-        self._columns: ColumnarTable | None = None
+        self._columnar: dict[str, ColumnarTable | RowTable] = {}
+        self._restored_columns: dict[str, RestoredColumns] = {}
         self._known: deque[int] | None = None
         """Captures since the oldest that another may begin at; None: changes are not noted yet."""
 
@@ -132,10 +136,30 @@ class HeapKeyedStateBackend(KeyedStateBackend):
     def timer_queue(self, name: str) -> TimerQueue:
         return self._queues.setdefault(name, HeapTimerQueue())
 
-    def columns(self) -> ColumnarTable:
-        if self._columns is None:
-            self._columns = ColumnarTable()
-        return self._columns
+    def columns(self, name: str = ARRAYS, namespaced: bool = False) -> ColumnarTable:
+        table = self._columnar.get(name)
+        if table is None:
+            table = self._with_restored(name, ColumnarTable(namespaced))
+        assert isinstance(table, ColumnarTable)
+        return table
+
+    def rows(self, name: str, namespaced: bool = False, keys_of: KeysOf | None = None) -> RowTable:
+        table = self._columnar.get(name)
+        if table is None:
+            assign = KeyGroupAssigner(self.max_parallelism, self.hash_of)
+            table = self._with_restored(name, RowTable(namespaced, keys_of, assign))
+        assert isinstance(table, RowTable)
+        return table
+
+    def _with_restored(self, name: str, table: ColumnarT) -> ColumnarT:
+        restored = self._restored_columns.get(name)
+        if restored is not None:
+            table.restore(restored)
+            del self._restored_columns[name]
+        for checkpoint_id in self._known or ():  # what was restored was in those captures
+            table.log.captured(checkpoint_id)
+        self._columnar[name] = table
+        return table
 
     def names(self) -> list[str]:
         return [*self._tables, *self._restored]
@@ -156,13 +180,18 @@ class HeapKeyedStateBackend(KeyedStateBackend):
             self._known.popleft()
         if checkpoint_id is not None:
             self._known.append(checkpoint_id)
-        return _HeapCapture(self, checkpoint_id, since, dict(self._restored) if is_whole else {})
+        return _HeapCapture(
+            self,
+            checkpoint_id,
+            since,
+            dict(self._restored) if is_whole else {},
+            dict(self._restored_columns) if is_whole else {},
+        )
 
     def restore(self, snapshots: Iterable[KeyedSnapshot], checkpoint_id: int | None = None) -> None:
-        if self._tables:
+        if self._tables or self._columnar:
             raise StateError("a backend is restored before its states are used, not afterwards")
         timers: dict[str, dict[int, bytes]] = {}
-        snapshots = list(snapshots)
         for snapshot in snapshots:
             for name, part in snapshot.tables.items():
                 self._restore_table(name, part, snapshot.key_groups)
@@ -170,13 +199,13 @@ class HeapKeyedStateBackend(KeyedStateBackend):
                 known = timers.setdefault(name, {})
                 _drop(known, snapshot.key_groups)
                 known.update(groups)
-        columns = [snapshot.columns for snapshot in snapshots if snapshot.columns]
-        if columns:
-            self.columns().restore(map(_read_columns, columns), self.key_groups)
+            for name, columns in snapshot.columns.items():
+                known_columns = self._restored_columns.setdefault(
+                    name, RestoredColumns(name, columns.kind, columns.namespaced)
+                )
+                known_columns.add(columns, snapshot.key_groups, self.key_groups)
         if checkpoint_id is not None:
             self._known = deque([checkpoint_id], maxlen=_MOST_KNOWN)
-            if self._columns is not None:
-                self._columns.captured(checkpoint_id)
         for name, groups in timers.items():
             queue = self.timer_queue(name)
             for group, payload in groups.items():
@@ -224,6 +253,7 @@ class _HeapCapture(StateCapture):
         checkpoint_id: int | None,
         since: int | None,
         restored: Mapping[str, _Restored],
+        restored_columns: Mapping[str, RestoredColumns],
     ) -> None:
         super().__init__(since is None)
         self._key_groups = backend.key_groups
@@ -231,9 +261,11 @@ class _HeapCapture(StateCapture):
         self._max_parallelism = backend.max_parallelism
         self._hash_of = backend.hash_of
         self._restored = restored
+        self._restored_columns = restored_columns
         self._tables = [(table, table.capture(checkpoint_id, since)) for table in backend.tables()]
-        columns = backend._columns
-        self._columns = None if columns is None else columns.capture(checkpoint_id, since)
+        self._columns: dict[str, ColumnarCapture] = {
+            name: table.capture(checkpoint_id, since) for name, table in backend._columnar.items()
+        }
         self._queues = {name: queue.capture() for name, queue in backend._queues.items()}
 
     def write(self) -> KeyedSnapshot:
@@ -250,10 +282,8 @@ class _HeapCapture(StateCapture):
         for name, restored in self._restored.items():
             tables[name] = restored.snapshot()
         timers = {name: _timers(capture, assign) for name, capture in self._queues.items()}
-        columns: dict[int, bytes] = {}
-        if self._columns is not None:
-            batches = self._columns.write(assign)
-            columns = {group: _written(batch) for group, batch in batches.items()}
+        columns = {name: capture.write(assign) for name, capture in self._columns.items()}
+        columns |= {name: restored.snapshot() for name, restored in self._restored_columns.items()}
         return KeyedSnapshot(self._key_groups, tables, timers, columns)
 
     def release(self) -> None:
@@ -313,16 +343,3 @@ def _timers(capture: TableCapture, assign: KeyGroupAssigner) -> dict[int, bytes]
     keys = [timer[1] for timer in timers]
     by_group = _by_group(assign, keys, False, timers)
     return {group: write_timers(of_group) for group, (of_group,) in by_group.items()}
-
-
-def _written(batch: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as stream:
-        stream.write_batch(batch)
-    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
-
-
-def _read_columns(groups: Mapping[int, bytes]) -> Mapping[int, pa.RecordBatch]:
-    return {
-        group: pa.ipc.open_stream(payload).read_next_batch() for group, payload in groups.items()
-    }

@@ -338,13 +338,13 @@ _COLUMNS = {str: pa.large_string(), int: pa.int64()}
 class KeyGroupAssigner:
     """Remembers the key groups of keys it has seen, a bounded number of them."""
 
-    __slots__ = ("_checks", "_hash_of", "_known", "_limit", "max_parallelism")
+    __slots__ = ("_checks", "_known", "_limit", "hash_of", "max_parallelism")
 
     def __init__(
         self, max_parallelism: int, hash_of: KeyHash = stable_hash, limit: int = 1 << 16
     ) -> None:
         self.max_parallelism = max_parallelism
-        self._hash_of = hash_of
+        self.hash_of = hash_of
         self._known: dict[Any, int] = {}
         self._checks = EqualityChecks(limit)
         self._limit = limit
@@ -353,7 +353,7 @@ class KeyGroupAssigner:
         """Raises UnsupportedKeyError: it equals another one, and their encodings differ."""
         group = self._known.get(key)
         if group is None:
-            group = murmur(self._hash_of(key)) % self.max_parallelism
+            group = murmur(self.hash_of(key)) % self.max_parallelism
             if type(key) in _EXACT or not self._checks.has_to_look_at(key):
                 if len(self._known) >= self._limit:
                     self._known.clear()
@@ -375,10 +375,10 @@ class KeyGroupAssigner:
             except (UnicodeEncodeError, OverflowError, pa.ArrowInvalid):  # no column of Arrow's
                 pass
             else:
-                is_text = self._hash_of in (stable_hash, hash_text)
+                is_text = self.hash_of in (stable_hash, hash_text)
                 hashes = _hash_texts(column) if is_text else None
                 if hashes is None:
-                    hashes = hash_array(column, self._hash_of)
+                    hashes = hash_array(column, self.hash_of)
                 groups: Int32s = murmur_array(hashes) % np.int32(self.max_parallelism)
                 return groups
         return np.fromiter(map(self, keys), np.int32, len(keys))

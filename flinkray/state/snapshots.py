@@ -24,6 +24,22 @@ class TableSnapshot(NamedTuple):
     """Of these frames."""
 
 
+class ColumnarSnapshot(NamedTuple):
+    """The same of a columnar table."""
+
+    kind: str
+    namespaced: bool
+    whole: bool
+    """Everything; else what changed since the snapshot before."""
+    removed: int | None
+    """What the snapshots before have of namespaces up to this one is gone (where there are no
+    namespaces, everything), before what this one has comes."""
+    groups: Mapping[int, bytes]
+    """Key group -> frames (:mod:`flinkray.state.columnar_snapshots`)."""
+    pickled: tuple[str, ...] = ()
+    """Types of keys that nothing but pickle covers."""
+
+
 @dataclass(frozen=True)
 class KeyedSnapshot:
     """A point in time of the keyed state of one subtask."""
@@ -33,8 +49,8 @@ class KeyedSnapshot:
     tables: Mapping[str, TableSnapshot]
     timers: Mapping[str, Mapping[int, bytes]] = field(default_factory=dict)
     """Queue -> key group -> its timers, always all of them."""
-    columns: Mapping[int, bytes] = field(default_factory=dict)
-    """Key group -> an Arrow stream with the numbers of its keys, or of those that have changed."""
+    columns: Mapping[str, ColumnarSnapshot] = field(default_factory=dict)
+    """By name."""
 
 
 class StateCapture(ABC):

@@ -59,7 +59,8 @@ class OperatorHarness:
 
     Args:
         side_outputs: ids of the tags whose output is to be taken down.
-        restore: a snapshot to begin with.
+        restore: a snapshot to begin with, or those of several subtasks.
+        checkpoint_id: by which captures name what is restored, if it is this subtask's own.
     """
 
     def __init__(
@@ -67,7 +68,8 @@ class OperatorHarness:
         operator: StreamOperator,
         keyed: bool = False,
         side_outputs: Sequence[str] = (),
-        restore: OperatorState | None = None,
+        restore: OperatorState | Sequence[OperatorState] | None = None,
+        checkpoint_id: int | None = None,
         **context: Any,
     ) -> None:
         self.operator = operator
@@ -90,8 +92,9 @@ class OperatorHarness:
             ),
             Output([self._main], {tag: [recorder] for tag, recorder in self._side.items()}),
         )
-        if restore is not None:
-            operator.restore([restore])
+        states = [restore] if isinstance(restore, OperatorState) else restore
+        if states:
+            operator.restore(states, checkpoint_id)
         operator.open()
 
     def process(self, *values: Any, at: Sequence[int] | int | None = None, on: int = 0) -> None:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flinkray.checkpoint.contents import describe_checkpoint
@@ -30,6 +31,7 @@ from flinkray.core.ids import JobID
 from flinkray.core.key_groups import key_group_range
 from flinkray.datastream import Types
 from flinkray.state import (
+    ArrayStateDescriptor,
     HeapKeyedStateBackend,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -51,6 +53,7 @@ def keyed(storage: JobCheckpointStorage, subtask: int) -> KeyedStateHandle:
     groups = key_group_range(GROUPS, 2, subtask)
     backend = HeapKeyedStateBackend(GROUPS, groups)
     totals = backend.state(ValueStateDescriptor("totals", Types.LONG()))
+    backend.array_state(ArrayStateDescriptor("counts", np.int64))
     backend.timer_queue("windows").add(5, "a", None)
     parts = []
     for number in range(2):
@@ -125,7 +128,8 @@ def test_contents_of_a_checkpoint_are_those_of_all_subtasks(directory: str) -> N
     assert source.coordinator_size == len(b"enumerator")
     assert tally.key_groups == ((0, 7), (8, 15))
     assert tally.timers == ("windows",)
-    names, totals = tally.states
+    counts, names, totals = tally.states
+    assert (counts.name, counts.kind, counts.is_keyed) == ("arrays", "numbers", True)
     assert (names.name, names.kind, names.pickled) == ("names", "map", (f"{__name__}.Odd",))
     assert (totals.name, totals.kind, totals.type) == ("totals", "value", "Long")
     root = Path(directory).parent

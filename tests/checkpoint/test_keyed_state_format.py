@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from flinkray.checkpoint.handles import (
     StateLocation,
 )
 from flinkray.checkpoint.keyed_state_format import (
+    StoredTable,
+    _from_1,
     read_keyed_state,
     read_keyed_state_header,
     read_keyed_state_part,
@@ -41,7 +44,10 @@ from flinkray.state import (
     MapStateDescriptor,
     ValueStateDescriptor,
 )
+from flinkray.state.errors import StateError
 from flinkray.state.keys import key_group_of
+from flinkray.state.serializers import SerializerSnapshot
+from flinkray.state.snapshots import ColumnarSnapshot
 
 GROUPS = 16
 NAMES = ["value", "list", "map", "of windows"]
@@ -154,6 +160,9 @@ def test_header_tells_what_there_is() -> None:
         ("of windows", "value", True),
     ]
     assert header.timers == ("timers",)
+    assert [(table.name, table.kind, table.namespaced) for table in header.columns] == [
+        ("arrays", "numbers", False)
+    ]
     assert header.key_groups == KeyGroupRange(0, GROUPS - 1)
 
 
@@ -166,10 +175,14 @@ def test_only_the_ranges_of_the_wanted_key_groups_are_read() -> None:
         file = Counting(data)
         found = read_keyed_state_part(file, groups)
         assert found.key_groups == groups
-        sections = [*(table.groups for table in found.tables.values()), *found.timers.values()]
+        sections = [
+            *(table.groups for table in found.tables.values()),
+            *found.timers.values(),
+            *(table.groups for table in found.columns.values()),
+        ]
         wanted = sum(
             len(payload)
-            for section in [*sections, found.columns]
+            for section in sections
             for group, payload in section.items()
             if group in groups
         )
@@ -276,3 +289,55 @@ def test_state_is_the_same_with_any_parallelism_before_and_after(
 
 def _group(key: Any, hash_of: Any) -> int:
     return key_group_of(key, GROUPS, hash_of)
+
+
+@pytest.mark.parametrize("section", [2, 1])
+def test_columns_of_the_first_version_are_refused_where_there_are_any(section: int) -> None:
+    """They were the last section; what the others have is read."""
+    body = struct.pack(">HIQQI", 3, section, 0, 5, 0)
+    serializer = SerializerSnapshot("columns", 1, None, (), (), ())
+    table = StoredTable("value", "value", False, True, serializer)
+    fields = {"tables": (table,), "timers": ("timers",), "bodies": body}
+    columns = _from_1(fields)["columns"]
+    if section == 1:
+        assert columns == ()
+        return
+    (stored,) = columns
+    snapshot = ColumnarSnapshot(stored.kind, stored.namespaced, True, None, {3: b"arrow"})
+    backend = HeapKeyedStateBackend(GROUPS)
+    backend.restore([KeyedSnapshot(KeyGroupRange(0, 15), {}, {}, {stored.name: snapshot})])
+    with pytest.raises(StateError, match=r"stored as numbers \(version 1\) and is asked for as n"):
+        backend.array_state(ArrayStateDescriptor("numbers", np.int64))
+
+
+def test_columns_that_nobody_asks_for_are_in_the_next_whole_snapshot() -> None:
+    groups = KeyGroupRange(0, GROUPS - 1)
+    numbers = Backend(groups)
+    slots = numbers.backend.columns().slots_of(["a", "b"])
+    numbers.array.values[slots] = [1, 2]
+    first = numbers.backend.capture(1).write()
+    slots = numbers.backend.columns().slots_of(["b", "c"])
+    numbers.array.values[slots] = [3, 4]
+    second = numbers.backend.capture(2, since=1).write()
+    idle = HeapKeyedStateBackend(GROUPS, groups)
+    idle.restore([first, second], checkpoint_id=2)
+    assert idle.capture(3, since=2).write().columns == {}
+    whole = idle.capture(4).write()
+    assert Backend(groups, [whole]).everything() == {
+        ("array", "a"): 1, ("array", "b"): 3, ("array", "c"): 4,
+    }  # fmt: skip
+    # They are in those captures, then; and may be asked for.
+    slots = idle.columns().slots_of(["c"])
+    idle.array_state(ArrayStateDescriptor("numbers", np.int64)).values[slots] = 5
+    changes = idle.capture(5, since=4).write()
+    assert len(changes.columns["arrays"].groups) == 1
+    assert Backend(groups, [whole, changes]).everything() == {
+        ("array", "a"): 1, ("array", "b"): 3, ("array", "c"): 5,
+    }  # fmt: skip
+
+
+def test_a_backend_is_restored_before_its_columns_are_used() -> None:
+    backend = HeapKeyedStateBackend(GROUPS)
+    backend.columns()
+    with pytest.raises(StateError, match="restored before its states are used"):
+        backend.restore([])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-import pickle
+import dataclasses
+import datetime
+import decimal
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -12,9 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flinkray.core.key_groups import KeyGroupRange
+from flinkray.state.columnar_snapshots import RestoredColumns
 from flinkray.state.columnar_table import ColumnarTable
 from flinkray.state.errors import StateError
 from flinkray.state.keys import KeyGroupAssigner, key_group_of
+from flinkray.state.snapshots import ColumnarSnapshot
 
 ALL = KeyGroupRange(0, 127)
 GROUP_OF = KeyGroupAssigner(128)
@@ -25,6 +30,22 @@ KEYS = st.one_of(
     st.tuples(st.integers(0, 3), st.text(max_size=2)),
     st.none(),
 )
+
+
+def restored(
+    parts: Iterable[ColumnarSnapshot], own: KeyGroupRange = ALL, namespaced: bool = False
+) -> RestoredColumns:
+    """Of a subtask with all key groups."""
+    found = RestoredColumns("arrays", "numbers", namespaced)
+    for part in parts:
+        found.add(part, ALL, own)
+    return found
+
+
+def table_of(*parts: ColumnarSnapshot, own: KeyGroupRange = ALL) -> ColumnarTable:
+    table = ColumnarTable()
+    table.restore(restored(parts, own))
+    return table
 
 
 def contents(table: ColumnarTable, name: str) -> dict[str, Any]:
@@ -72,11 +93,10 @@ def test_a_snapshot_is_divided_by_key_group(keys: list[Any], border: int) -> Non
     before = contents(table, "n")
     table.values("n")[:] = -1
     table.slots_of(["another"])
-    stored = pickle.loads(pickle.dumps(dict(capture.write(GROUP_OF))))
+    stored = capture.write(GROUP_OF)
     found: dict[str, Any] = {}
     for own in (KeyGroupRange(0, border), KeyGroupRange(border + 1, 127)):
-        part = ColumnarTable()
-        part.restore([stored], own)
+        part = table_of(stored, own=own)
         part.column("n", np.int64)
         assert all(key_group_of(key, 128) in own for key in part.keys)
         found |= contents(part, "n")
@@ -84,10 +104,9 @@ def test_a_snapshot_is_divided_by_key_group(keys: list[Any], border: int) -> Non
 
 
 def changes(table: ColumnarTable, checkpoint_id: int, since: int) -> dict[str, Any]:
-    restored = ColumnarTable()
-    restored.restore([table.capture(checkpoint_id, since).write(GROUP_OF)], ALL)
-    restored.column("n", np.int64)
-    return contents(restored, "n")
+    found = table_of(table.capture(checkpoint_id, since).write(GROUP_OF))
+    found.column("n", np.int64)
+    return contents(found, "n")
 
 
 def test_changes_are_those_of_keys_that_have_come_since() -> None:
@@ -124,34 +143,192 @@ def test_what_has_changed_is_restored_over_what_was() -> None:
     table.values("n")[slots[1]] = 2
     table.slots_of(["b"])
     second = table.capture(2, since=1).write(GROUP_OF)
-    restored = ColumnarTable()
-    restored.restore([first, second], ALL)
-    restored.column("n", np.int64)
-    assert contents(restored, "n") == {"a": 1, "b": 2}
+    found = table_of(first, second)
+    found.column("n", np.int64)
+    assert contents(found, "n") == {"a": 1, "b": 2}
 
 
 def test_a_restored_column_keeps_its_type() -> None:
     table = ColumnarTable()
     table.column("n", np.int64)
     table.slots_of(["a"])
-    restored = ColumnarTable()
-    restored.restore([table.capture().write(GROUP_OF)], ALL)
+    snapshot = table.capture().write(GROUP_OF)
+    found = table_of(snapshot)
     with pytest.raises(StateError, match="stored as int64 and is asked for as float64"):
-        restored.column("n", np.float64)
-    restored.column("m", np.int64)
+        found.column("n", np.float64)
+    found.column("m", np.int64)
     with pytest.raises(StateError, match="before its columns are used"):
-        restored.restore([table.capture().write(GROUP_OF)], ALL)
+        found.restore(restored([snapshot]))
 
 
 def test_columns_that_nobody_asks_for_stay() -> None:
     table = ColumnarTable()
     table.column("n", np.int64, 3)
     table.slots_of(["a"])
-    second = ColumnarTable()
-    second.restore([table.capture().write(GROUP_OF)], ALL)
+    second = table_of(table.capture().write(GROUP_OF))
     second.slots_of(["c"])
-    third = ColumnarTable()
-    third.restore([second.capture().write(GROUP_OF)], ALL)
+    third = table_of(second.capture().write(GROUP_OF))
     third.slots_of(["b"])
     third.column("n", np.int64, 4)
     assert contents(third, "n") == {"a": 3, "b": 4, "c": 4}
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    row: int
+    column: int
+
+
+@pytest.mark.parametrize(
+    "key",
+    [Place(1, 2), decimal.Decimal("1.50"), True, 2.0, ("a", None), datetime.date(2024, 2, 29), "x"],
+    ids=repr,
+)
+def test_a_restored_key_is_as_it_was(key: Any) -> None:
+    table = ColumnarTable()
+    table.column("n", np.int64)
+    table.slots_of([key])
+    (found,) = table_of(table.capture().write(GROUP_OF)).keys
+    assert (found, type(found)) == (key, type(key))
+
+
+def test_wide_columns_hold_what_all_parts_held() -> None:
+    """Integers that are restored, and then floats; and what neither has, has its default."""
+
+    def default(kind: Any) -> Any:
+        return np.nan if kind.kind == "f" else -1
+
+    table = ColumnarTable()
+    assert table.wide_column("n", np.dtype(np.int16), default) == np.int16
+    slots = table.slots_of(["a", "b"])
+    table.values("n")[slots] = [3, 2**15 - 1]
+    first = table.capture(1).write(GROUP_OF)
+    assert table.wide_column("n", np.dtype(np.float64), default) == np.float64
+    table.values("n")[table.slots_of(["b"])] = 0.5
+    second = table.capture(2, since=1).write(GROUP_OF)
+    narrow, wide = table_of(first), table_of(first, second)
+    assert narrow.kind_of("n") == np.int16
+    assert narrow.wide_column("n", np.dtype(np.int64), default) == np.int64
+    assert contents(narrow, "n") == {"a": 3, "b": 2**15 - 1}
+    assert narrow.wide_column("n", np.dtype(np.float32), default) == np.float64
+    narrow.slots_of(["c"])
+    found = contents(narrow, "n")
+    assert np.isnan(found.pop("c"))
+    assert found == {"a": 3.0, "b": 2.0**15 - 1}
+    assert wide.wide_column("n", np.dtype(np.int64), default) == np.float64
+    assert contents(wide, "n") == {"a": 3, "b": 0.5}
+
+
+# --- namespaces -----------------------------------------------------------------------------------
+
+
+def add(table: ColumnarTable, namespace: int, **numbers: int) -> None:
+    slots = table.slots_of(numbers)
+    arrays = table.in_namespace(namespace)
+    arrays.touch(slots)
+    arrays.values("n")[slots] += list(numbers.values())
+
+
+def namespaced(*parts: ColumnarSnapshot) -> ColumnarTable:
+    table = ColumnarTable(namespaced=True)
+    if parts:
+        table.restore(restored(parts, namespaced=True))
+    table.column("n", np.int64)
+    return table
+
+
+def everything(table: ColumnarTable) -> dict[tuple[int, Any], int]:
+    return {
+        (namespace, table.keys[slot]): int(arrays.first_values("n")[slot])
+        for namespace, arrays in table.namespaces.items()
+        for slot in np.flatnonzero(arrays.present()).tolist()
+    }
+
+
+def test_namespaces_have_numbers_of_their_own_and_go_as_a_whole() -> None:
+    table = namespaced()
+    add(table, 1, a=1, b=2)
+    add(table, 2, b=4, c=8)
+    add(table, 1, b=16)
+    assert everything(table) == {(1, "a"): 1, (1, "b"): 18, (2, "b"): 4, (2, "c"): 8}
+    table.remove_up_to(1)
+    assert everything(table) == {(2, "b"): 4, (2, "c"): 8}
+    add(table, 1, a=1)
+    assert everything(table) == {(1, "a"): 1, (2, "b"): 4, (2, "c"): 8}
+
+
+def test_changes_have_what_is_gone_and_what_has_come_again() -> None:
+    table = namespaced()
+    add(table, 1, a=1, b=2)
+    add(table, 2, b=4)
+    parts = [table.capture(1).write(GROUP_OF)]
+    table.remove_up_to(1)
+    add(table, 1, b=3)
+    add(table, 3, c=5)
+    parts.append(table.capture(2, since=1).write(GROUP_OF))
+    assert (parts[-1].whole, parts[-1].removed) == (False, 1)
+    assert everything(namespaced(*parts)) == {(1, "b"): 3, (2, "b"): 4, (3, "c"): 5}
+    parts.append(table.capture(3, since=2).write(GROUP_OF))
+    assert parts[-1].removed is None
+    assert not parts[-1].groups
+    assert everything(namespaced(*parts)) == everything(table)
+
+
+def test_captures_between_do_not_matter() -> None:
+    table = namespaced()
+    add(table, 1, a=1)
+    add(table, 2, a=2)
+    first = table.capture(1).write(GROUP_OF)
+    add(table, 2, b=4)
+    table.remove_up_to(1)
+    table.capture(2, since=1)
+    add(table, 3, c=8)
+    table.capture()
+    changes = table.capture(3, since=1)
+    later = table.capture(4, since=3)
+    assert (later.removed, later.write(GROUP_OF).groups) == (None, {})
+    expected = {(2, "a"): 2, (2, "b"): 4, (3, "c"): 8}
+    assert everything(namespaced(first, changes.write(GROUP_OF))) == expected
+    assert table.capture(5, since=1).whole, "it was forgotten"
+
+
+def test_keys_that_are_in_no_namespace_are_forgotten() -> None:
+    table = namespaced()
+    add(table, 1, **{f"key {number}": number for number in range(6000)})
+    add(table, 2, **{"key 5000": 1, "another": 2})
+    parts = [table.capture(1).write(GROUP_OF)]
+    add(table, 2, **{"key 5001": 4})
+    table.capture(2, since=1)
+    table.remove_up_to(1)
+    assert sorted(table.keys) == ["another", "key 5000", "key 5001"]
+    add(table, 3, **{"key 5001": 8, "new": 16})
+    add(table, 2, another=32)
+    parts.append(table.capture(3, since=1).write(GROUP_OF))
+    expected = {
+        (2, "key 5000"): 1,
+        (2, "another"): 34,
+        (2, "key 5001"): 4,
+        (3, "key 5001"): 8,
+        (3, "new"): 16,
+    }
+    assert everything(table) == everything(namespaced(*parts)) == expected
+
+
+def test_a_table_is_restored_as_what_it_was() -> None:
+    snapshot = namespaced().capture().write(GROUP_OF)
+    with pytest.raises(StateError, match="stored as per-window numbers and is asked for as numb"):
+        ColumnarTable().restore(restored([snapshot], namespaced=True))
+
+
+def test_a_table_that_is_cleared_is_empty_after_its_changes() -> None:
+    table = ColumnarTable()
+    table.column("n", np.int64, 7)
+    table.slots_of(["a", "b"])
+    parts = [table.capture(1).write(GROUP_OF)]
+    table.clear()
+    assert len(table) == 0
+    table.slots_of(["c"])
+    parts.append(table.capture(2, since=1).write(GROUP_OF))
+    found = table_of(*parts)
+    found.column("n", np.int64)
+    assert contents(found, "n") == contents(table, "n") == {"c": 7}

@@ -1,15 +1,17 @@
-"""The aggregate of a column for each key, in arrays: one number per key, and the other columns of
-each key's first row."""
+"""The aggregate of a column for each key, in arrays: one number per key, and each key's first
+row."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flinkray.state.key_numbers import KeyNumbers, Slots
+from flinkray.state.columnar_table import ColumnarTable
+from flinkray.state.key_numbers import Slots
+from flinkray.state.row_table import RowTable
 from flinkray.streaming.columnar.grouping import (
     Values,
     extremes_by_group,
@@ -23,6 +25,57 @@ from flinkray.streaming.columnar.widening import as_wide, wider_schema
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.row import Row
 
+NUMBER = "number"
+"""The column of the table of numbers."""
+
+
+NUMBER = "number"
+"""The column of the aggregates."""
+
+
+class AggregateTables(NamedTuple):
+    """Where the state is, in memory or in a state backend."""
+
+    numbers: ColumnarTable
+    """Has the aggregates."""
+    first_rows: RowTable
+    """Has the first row of each key, in the order of the slots: what else is in the results, and of
+    which types.  The aggregated column is null."""
+
+    @property
+    def keys(self) -> list[Any]:
+        """By slot."""
+        return self.numbers.keys
+
+    def rows(self, key: str, field: str) -> dict[Any, Row]:
+        """Key -> the row that was put out for it last.
+
+        Args:
+            key: the key column.
+            field: the aggregated column.
+        """
+        result: dict[Any, Row] = {}
+        for batch, _ in self.first_rows:
+            names = batch.schema.names
+            slots = self.slots_of(batch)
+            aggregates = self.numbers.values(NUMBER)[slots].tolist()
+            first = batch.to_pylist()
+            for slot, row, aggregate in zip(slots.tolist(), first, aggregates, strict=True):
+                row[key], row[field] = self.keys[slot], aggregate
+                result[row[key]] = Row.of(names, [row[name] for name in names])
+        return result
+
+    def slots_of(self, batch: pa.RecordBatch) -> Slots:
+        """Of first rows."""
+        keys_of = self.first_rows.keys_of
+        assert keys_of is not None
+        return self.numbers.known_slots_of_column(keys_of(batch))
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.numbers.clear()
+        self.first_rows.clear()
+
 
 class AggregateState:
     """See the module.
@@ -31,26 +84,57 @@ class AggregateState:
         how: ``sum``, ``min`` or ``max``.
         field: the aggregated column.
         key: the key column.
-        schema: of the first batch.
+        schema: of the first batch, or of all first rows that were restored.
 
     Raises:
         StreamError: the column holds no numbers.
     """
 
-    def __init__(self, how: str, field: str, key: str, schema: pa.Schema) -> None:
-        self.schema = schema
+    def __init__(
+        self, how: str, field: str, key: str, schema: pa.Schema, tables: AggregateTables
+    ) -> None:
         self._how = how
         self._field = field
         self._key = key
-        self._slots = KeyNumbers()
-        self._kind = self._kind_of(schema)
-        self._start = start_of(how, self._kind)
-        self._ufunc = ufunc_of(how, self._kind)
-        self._values: Values = np.full(1024, self._start, self._kind)
+        self._tables = tables
+        self._numbers, self._first_rows = tables
         self._others = [name for name in schema.names if name not in (key, field)]
-        self._first_rows: list[pa.RecordBatch] = []
-        """The other columns, by slot: put together when they are read."""
+        self._set_schema(schema)
+
+    @classmethod
+    def restored(
+        cls, how: str, field: str, key: str, tables: AggregateTables
+    ) -> AggregateState | None:
+        """Of what the tables hold; None: the columns of the first rows do not go together."""
+        schemas = [rows.batch.schema for rows in tables.first_rows]
+        schema: pa.Schema | None = schemas[0]
+        for other in schemas[1:]:
+            schema = None if schema is None else wider_schema(schema, other)
+        kind = tables.numbers.kind_of(NUMBER)
+        if schema is None or kind is None:
+            return None
+        if how != "sum" or kind.kind == "f":  # integers that are summed up may be narrower
+            place, value = schema.get_field_index(field), pa.from_numpy_dtype(kind)
+            schema = schema.set(place, pa.field(field, value))
+        try:
+            tables.first_rows.convert(lambda batch: as_wide(batch, schema, key))
+        except pa.ArrowInvalid:  # a key would be rounded
+            return None
+        rows = tables.first_rows.as_one()
+        in_order = pa.array(np.argsort(tables.slots_of(rows)))  # they were stored by key group
+        tables.first_rows.convert(lambda batch: batch.take(in_order))
+        return cls(how, field, key, schema, tables)
+
+    def _set_schema(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self._kind = self._numbers.wide_column(
+            NUMBER, self._kind_of(schema), lambda kind: start_of(self._how, kind)
+        )
+        self._ufunc = ufunc_of(self._how, self._kind)
         self.result_schema = self._results_of(schema)
+        place = schema.get_field_index(self._field)
+        self._row_schema = self.result_schema.set(place, schema.field(place))
+        self._first_rows.convert(lambda batch: as_wide(batch, self._row_schema))
 
     def _kind_of(self, schema: pa.Schema) -> np.dtype[Any]:
         """Of the numbers that are kept."""
@@ -84,7 +168,7 @@ class AggregateState:
         except pa.ArrowInvalid:  # a value of the batch is outside of the type, or a key is rounded
             return None
         if schema != self.schema:
-            self._widen(schema)
+            self._set_schema(schema)
         return fitting
 
     def _keeps_keys(self, kind: pa.DataType) -> bool:
@@ -94,80 +178,54 @@ class AggregateState:
         if not (pa.types.is_integer(was) and pa.types.is_floating(kind)):
             return True
         try:
-            pa.array(self._slots.keys, kind)
+            pa.array(self._tables.keys, kind)
         except pa.ArrowInvalid:
             return False
         return True
 
-    def _widen(self, schema: pa.Schema) -> None:
-        self.schema = schema
-        kind = self._kind_of(schema)
-        if kind != self._kind:
-            self._kind = kind
-            self._start = start_of(self._how, kind)
-            self._ufunc = ufunc_of(self._how, kind)
-            size = len(self._slots)
-            wider: Values = np.full(len(self._values), self._start, kind)
-            wider[:size] = self._values[:size]
-            self._values = wider
-        self.result_schema = self._results_of(schema)
-        if self._first_rows:
-            others = pa.schema([self.result_schema.field(name) for name in self._others])
-            self._first_rows = [as_wide(self._all_first_rows(), others)]
-
     def __len__(self) -> int:
         """Keys."""
-        return len(self._slots)
+        return len(self._numbers)
 
     def aggregate(self, batch: pa.RecordBatch, keys: pa.Array) -> pa.RecordBatch:
         """Every record's key as it is after the record."""
         slots, values = self._prepare(batch, keys)
+        state = self._numbers.values(NUMBER)
         if self._how == "sum":
-            running = running_sums(slots, values, self._values)
+            running = running_sums(slots, values, state)
         else:
-            running = running_extremes(slots, values, self._values, self._ufunc)
+            running = running_extremes(slots, values, state, self._ufunc)
         columns = {self._key: batch.column(self._key), self._field: pa.array(running)}
         if self._others:
             rows = pc.take(self._all_first_rows(), pa.array(slots), boundscheck=False)
             columns |= dict(zip(self._others, rows.columns, strict=True))
-        return self._batch_of(columns)
+        return _batch_of(columns, self.result_schema)
 
     def add(self, batch: pa.RecordBatch, keys: pa.Array) -> None:
         """The same without telling of each record."""
         slots, values = self._prepare(batch, keys)
+        state = self._numbers.values(NUMBER)
         if self._how == "sum":
-            size = len(self._slots)
-            self._values[:size] += sums_by_group(slots, values, size)
+            state += sums_by_group(slots, values, len(state))
         else:
-            extremes_by_group(slots, values, self._values, self._ufunc)
+            extremes_by_group(slots, values, state, self._ufunc)
 
     def result(self) -> pa.RecordBatch:
         """Every key as it is now, in the order in which the keys came."""
-        size = len(self._slots)
-        keys = pa.array(self._slots.keys, self.result_schema.field(self._key).type)
-        columns = {self._key: keys, self._field: pa.array(self._values[:size])}
+        keys = pa.array(self._tables.keys, self.result_schema.field(self._key).type)
+        numbers = self._numbers.values(NUMBER).copy()  # which goes on
+        columns = {self._key: keys, self._field: pa.array(numbers)}
         if self._others:
             rows = self._all_first_rows()
             columns |= {name: rows.column(name) for name in self._others}
-        return self._batch_of(columns)
+        return _batch_of(columns, self.result_schema)
 
     def as_results(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """A batch as it came, as if each of its records were the only one of its key."""
         value_type = self.result_schema.field(self._field).type
         columns = {name: batch.column(name) for name in batch.schema.names}
         columns[self._field] = columns[self._field].cast(value_type, safe=False)  # as sums wrap
-        return self._batch_of(columns)
-
-    def rows(self) -> dict[Any, Row]:
-        """Key -> the row that was put out for it last."""
-        names = list(self.schema.names)
-        first = self._all_first_rows().to_pylist() if self._others else []
-        values = self._values.tolist()
-        result = {}
-        for slot, key in enumerate(self._slots.keys):
-            known = {**(first[slot] if first else {}), self._key: key, self._field: values[slot]}
-            result[key] = Row.of(names, [known[name] for name in names])
-        return result
+        return _batch_of(columns, self.result_schema)
 
     def _prepare(self, batch: pa.RecordBatch, keys: pa.Array) -> tuple[Slots, Values]:
         column = batch.column(self._field)
@@ -175,39 +233,24 @@ class AggregateState:
             raise StreamError(
                 f"{self._how} of {self._field!r}: {column.null_count} nulls; fill or filter them"
             )
-        known = len(self._slots)
-        slots = self._slots.slots_of(keys)
-        if len(self._slots) > known:
-            self._grow(len(self._slots))
-            if self._others:
-                self._keep_first_rows(batch, slots, known)
+        known = len(self._numbers)
+        slots = self._numbers.slots_of_column(keys)
+        if len(self._numbers) > known:
+            self._keep_first_rows(batch, slots, known)
         values: Values = column.to_numpy(zero_copy_only=False)
         return slots, values
 
-    def _grow(self, needed: int) -> None:
-        if needed > len(self._values):
-            grown: Values = np.full(max(needed, 2 * len(self._values)), self._start, self._kind)
-            grown[: len(self._values)] = self._values
-            self._values = grown
-
     def _keep_first_rows(self, batch: pa.RecordBatch, slots: Slots, known: int) -> None:
-        fresh = np.flatnonzero(slots >= known)
-        _, first = np.unique(slots[fresh], return_index=True)
-        taken = batch.select(self._others).take(pa.array(fresh[first]))
-        arrays = [_as(taken[name], self.result_schema.field(name).type) for name in self._others]
-        self._first_rows.append(pa.RecordBatch.from_arrays(arrays, self._others))
+        fresh = np.flatnonzero(slots >= known)[::-1]
+        first = np.empty(len(self._numbers) - known, np.intp)
+        first[slots[fresh] - known] = fresh  # of several, the last one stays
+        rows = batch.take(pa.array(first))
+        columns = {name: rows.column(name) for name in (self._key, *self._others)}
+        columns[self._field] = pa.nulls(len(first), self._row_schema.field(self._field).type)
+        self._first_rows.append(_batch_of(columns, self._row_schema))
 
     def _all_first_rows(self) -> pa.RecordBatch:
-        if len(self._first_rows) > 1:
-            self._first_rows = pa.Table.from_batches(self._first_rows).combine_chunks().to_batches()
-        (rows,) = self._first_rows
-        return rows
-
-    def _batch_of(self, columns: dict[str, pa.Array]) -> pa.RecordBatch:
-        schema = self.result_schema
-        return pa.RecordBatch.from_arrays(
-            [_as(columns[f.name], f.type) for f in schema], schema=schema
-        )
+        return self._first_rows.as_one().select(self._others)
 
 
 def _roomy(kind: pa.DataType) -> pa.DataType:
@@ -216,6 +259,10 @@ def _roomy(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_dictionary(kind) and kind.index_type.bit_width < 32:
         return pa.dictionary(pa.int32(), kind.value_type, kind.ordered)
     return kind
+
+
+def _batch_of(columns: dict[str, pa.Array], schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([_as(columns[f.name], f.type) for f in schema], schema=schema)
 
 
 def _as(column: pa.Array, kind: pa.DataType) -> pa.Array:

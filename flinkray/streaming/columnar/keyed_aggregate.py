@@ -2,8 +2,8 @@
 
 Results are those of the record-at-a-time reduce: every record puts out its key's first row with
 the aggregated field as it is now.  State is one number per key in an array.  A column whose type
-becomes wider has the wider type from then on, in all rows.  A stream that brings
-rows as well is taken over as rows from then on; snapshots are the same in both ways.
+becomes wider has the wider type from then on, in all rows.  A stream that brings rows as well is
+taken over as rows from then on, and so is state of subtasks that have stored rows.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from flinkray.streaming.columnar.aggregate_state import AggregateState
+from flinkray.streaming.columnar.aggregate_state import AggregateState, AggregateTables
 from flinkray.streaming.operators.keyed import ReduceOperator
-from flinkray.streaming.operators.operator import OperatorStateCapture
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, Block, Columns
 from flinkray.streaming.records.keying import Keys
 
@@ -36,7 +35,22 @@ class KeyedAggregateOperator(ReduceOperator):
 
     def open(self) -> None:
         super().open()
+        assert self.keyed_state is not None
+        self._tables = AggregateTables(
+            self.keyed_state.columns("aggregates"),
+            self.keyed_state.rows("first rows", keys_of=self._keys_of),
+        )
         self._columns: AggregateState | None = None
+        if len(self._tables.numbers):
+            key = self.keys.field
+            assert key is not None
+            if not len(self._values):
+                self._columns = AggregateState.restored(self._how, self._field, key, self._tables)
+            if self._columns is None:
+                self._leave_columns()
+
+    def _keys_of(self, batch: pa.RecordBatch) -> pa.Array:
+        return self.keys.of_columns(Columns(batch))
 
     def process_block(self, block: Block) -> None:
         self._leave_columns()
@@ -57,7 +71,7 @@ class KeyedAggregateOperator(ReduceOperator):
                 return
             assert self.keys.field is not None
             state = self._columns = AggregateState(
-                self._how, self._field, self.keys.field, batch.schema
+                self._how, self._field, self.keys.field, batch.schema, self._tables
             )
         fitting = state.fitting(batch)
         if fitting is None:
@@ -70,19 +84,11 @@ class KeyedAggregateOperator(ReduceOperator):
         self.output.emit_columns(Columns(batch, columns.timestamps, columns.origin))
 
     def _leave_columns(self) -> None:
-        if self._columns is not None:
-            self._values.put_all(self._columns.rows())
+        if len(self._tables.numbers):
+            assert self.keys.field is not None
+            self._values.put_all(self._tables.rows(self.keys.field, self._field))
+            self._tables.clear()
             self._columns = None
-
-    def capture(self, checkpoint_id: int, since: int | None = None) -> OperatorStateCapture:
-        state = self._columns
-        if state is None:
-            return super().capture(checkpoint_id, since)
-        self._values.put_all(state.rows())
-        try:
-            return super().capture(checkpoint_id, since)
-        finally:
-            self._values.clear()
 
 
 class BatchKeyedAggregateOperator(KeyedAggregateOperator):
@@ -99,8 +105,10 @@ class BatchKeyedAggregateOperator(KeyedAggregateOperator):
         state = self._columns
         if state is not None and not len(self._values):
             times = np.full(len(state), MAX_TIMESTAMP, np.int64)
+            result = state.result()
             self._columns = None
-            self.output.emit_columns(Columns(state.result(), times))
+            self._tables.clear()
+            self.output.emit_columns(Columns(result, times))
             return
         self._leave_columns()
         self.emit_all()

@@ -11,7 +11,7 @@ from flinkray.state.key_numbers import Slots
 from flinkray.streaming.columnar.conversion import block_to_columns
 from flinkray.streaming.columnar.map_batches import batches_of, with_timestamps, without_timestamps
 from flinkray.streaming.functions.batch_functions import BatchContext, KeyedBatchFunction
-from flinkray.streaming.operators.operator import FunctionOperator, OperatorContext, Output
+from flinkray.streaming.operators.operator import FunctionOperator
 from flinkray.streaming.records.elements import MIN_TIMESTAMP, Block, Columns, Origin
 from flinkray.streaming.records.keying import Keys
 from flinkray.streaming.records.typeinfo import TypeInformation
@@ -31,11 +31,11 @@ class KeyedBatchOperator(FunctionOperator):
         self._keys = keys
         self._input_type = input_type
 
-    def setup(self, context: OperatorContext, output: Output) -> None:
-        super().setup(context, output)
+    def open(self) -> None:
         assert self.keyed_state is not None
         self._table = self.keyed_state.columns()
         self._context = _Context(self._table.keys)
+        super().open()
 
     def process_block(self, block: Block) -> None:
         if len(block):

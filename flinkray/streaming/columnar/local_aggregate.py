@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from flinkray.streaming.columnar.aggregate_state import AggregateState
+from flinkray.state.columnar_table import ColumnarTable
+from flinkray.state.row_table import RowTable
+from flinkray.streaming.columnar.aggregate_state import AggregateState, AggregateTables
 from flinkray.streaming.operators.operator import StreamOperator
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.keying import Keys
@@ -70,7 +72,8 @@ class LocalAggregateOperator(StreamOperator):
         if state is None or fitting is None:
             self._flush()
             assert self._keys.field is not None
-            state = AggregateState(self._how, self._field, self._keys.field, batch.schema)
+            tables = AggregateTables(ColumnarTable(), RowTable())
+            state = AggregateState(self._how, self._field, self._keys.field, batch.schema, tables)
             self._state = state
         else:
             batch = fitting

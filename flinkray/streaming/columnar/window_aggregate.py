@@ -1,9 +1,8 @@
 """Count, sum, minimum, maximum and mean by key and window, on columns.
 
 Time is cut into *panes*, the largest pieces of which all windows are made; a pane has one number
-per key and aggregate.  Sliding windows therefore cost no more per record than tumbling ones; panes
-are put together when a window ends.  Keys that are in no pane any more are forgotten when they are
-most of those that are known, so that keys that come for a while and then no more cost nothing.
+per key and aggregate, and is a namespace of the state.  Sliding windows therefore cost no more per
+record than tumbling ones; panes are put together when a window ends.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -18,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from flinkray.state.descriptors import ValueStateDescriptor
-from flinkray.state.key_numbers import KeyNumbers, Slots
+from flinkray.state.columnar_table import NamespaceArrays
+from flinkray.state.descriptors import ListStateDescriptor
+from flinkray.state.key_numbers import Slots
 from flinkray.state.keys import KeyHash
 from flinkray.streaming.columnar.conversion import block_to_columns
 from flinkray.streaming.columnar.grouping import (
@@ -40,15 +41,14 @@ from flinkray.streaming.records.keying import Keys
 
 KINDS = ("count", "sum", "min", "max", "mean")
 
-_PANES: ValueStateDescriptor[Any] = ValueStateDescriptor("panes")
+_COUNT = "count"
+_WATERMARK: ListStateDescriptor[int] = ListStateDescriptor("watermark")
+"""Of panes that are kept, earlier windows have ended already."""
 
 _SLICED = 1024
 """Panes in the time that a batch spans; where there are more, most of them are empty."""
 
 Times = npt.NDArray[np.int64]
-
-_FORGET_FROM = 4096
-"""Known keys; of fewer none are forgotten."""
 
 
 @dataclass(frozen=True)
@@ -70,38 +70,12 @@ class _Measure(NamedTuple):
     """A number kept per key and pane."""
 
     how: str
-    column: str | None
+    column: str
 
-
-class _Pane:
-    """The numbers of one pane, by slot."""
-
-    def __init__(self, size: int) -> None:
-        self.counts: npt.NDArray[np.int64] = np.zeros(size, np.int64)
-        self.measures: dict[_Measure, Values] = {}
-
-    def grown(self, array: Values, size: int, start: Any) -> Values:
-        if len(array) >= size:
-            return array
-        grown: Values = np.full(max(size, 2 * len(array)), start, array.dtype)
-        grown[: len(array)] = array
-        return grown
-
-    def widen(self, measure: _Measure, kind: np.dtype[Any]) -> None:
-        """Keep the numbers of that measure as others."""
-        array = self.measures.get(measure)
-        if array is not None and array.dtype != kind:
-            wider: Values = np.full(len(array), start_of(measure.how, kind), kind)
-            known = np.flatnonzero(self.counts[: len(array)])
-            wider[known] = array[known]
-            self.measures[measure] = wider
-
-    def keep(self, slots: npt.NDArray[np.intp], size: int) -> None:
-        """These slots of the first *size*, in this order, and no others."""
-        self.counts = self.grown(self.counts, size, 0)[slots]
-        for measure, array in self.measures.items():
-            start = start_of(measure.how, array.dtype)
-            self.measures[measure] = self.grown(array, size, start)[slots]
+    @property
+    def name(self) -> str:
+        """In the state."""
+        return f"{self.how} {self.column}"
 
 
 class WindowAggregateOperator(StreamOperator):
@@ -131,24 +105,36 @@ class WindowAggregateOperator(StreamOperator):
         return self.keys.hash_of
 
     def open(self) -> None:
-        self._slots = KeyNumbers()
-        self._look_at = _FORGET_FROM
-        self._panes: dict[int, _Pane] = {}
+        assert self.keyed_state is not None
+        self._table = self.keyed_state.columns("panes", namespaced=True)
         self._kinds: dict[_Measure, np.dtype[Any]] = {}
         """Of the numbers of a measure, in all panes."""
-        self._watermark = MIN_TIMESTAMP
+        # All subtasks had the same one, unless barriers have overtaken it.
+        watermarks = self.operator_state.union_list_state(_WATERMARK).get()
+        self._watermark = min(watermarks, default=MIN_TIMESTAMP)
         self._key_type: pa.DataType | None = None
         self._late = self.context.metrics.counter("numLateRecordsDropped")
         measures = {
             _Measure("sum" if a.how == "mean" else a.how, a.column)
             for a in self._aggregates
-            if a.how != "count"
+            if a.column is not None
         }
-        self._measures = sorted(measures, key=str)
-        assert self.keyed_state is not None
-        self._stored = self.keyed_state.value_table(_PANES)
-        for key in self._stored.places():
-            self._import(key, self._stored.take(key))
+        self._measures = {measure.name: measure for measure in sorted(measures)}
+        self._open_columns()
+
+    def _open_columns(self) -> None:
+        table = self._table
+        stored = {name: table.kind_of(name) for name in self._measures}
+        missing = [name for name, kind in stored.items() if kind is None]
+        if len(table) and missing:
+            raise StreamError(
+                f"{self.context.name}: the state that is restored has no {', '.join(missing)} of "
+                "the windows that are open; give the operator the aggregates it had, or another uid"
+            )
+        table.column(_COUNT, np.int64)
+        for name, kind in stored.items():
+            if kind is not None:
+                self._widen(self._measures[name], kind)
 
     # --- records ------------------------------------------------------------------------------
 
@@ -170,9 +156,9 @@ class WindowAggregateOperator(StreamOperator):
                 f"there is no column {self._key!r} to key by: {columns.batch.schema.names}"
             )
         self._key_type = self._wider_key_type(keys.type)
-        slots = self._slots.slots_of(keys)
+        slots = self._table.slots_of_column(keys)
         batch = columns.batch
-        values = {m: _numbers(batch, m.column) for m in self._measures if m.column is not None}
+        values = {m: _numbers(batch, m.column) for m in self._measures.values()}
         for measure, column in values.items():
             self._widen(measure, column.dtype)
         first = (int(times.min()) - self._offset) // self._pane_size
@@ -217,11 +203,10 @@ class WindowAggregateOperator(StreamOperator):
         if measure.how == "sum":
             kind = np.dtype(np.float64 if kind.kind == "f" else np.int64)
         known = self._kinds.get(measure)
-        wider = kind if known is None else np.promote_types(known, kind)
-        if known is None or wider != known:  # NumPy takes None for float64
-            self._kinds[measure] = wider
-            for pane in self._panes.values():
-                pane.widen(measure, wider)
+        if known is None or np.promote_types(known, kind) != known:
+            self._kinds[measure] = self._table.wide_column(
+                measure.name, kind, partial(start_of, measure.how)
+            )
 
     def _without_late(self, columns: Columns, times: Any) -> tuple[Columns, Any]:
         """A record is late when the last window it belongs to has ended."""
@@ -235,39 +220,34 @@ class WindowAggregateOperator(StreamOperator):
         return kept, kept.timestamps
 
     def _add(self, number: int, slots: Any, values: dict[_Measure, Values]) -> None:
-        size = len(self._slots)
-        pane = self._panes.get(number)
-        if pane is None:
-            pane = self._panes[number] = _Pane(size)
-        pane.counts = pane.grown(pane.counts, size, 0)
-        pane.counts[:size] += np.bincount(slots, minlength=size)
+        size = len(self._table)
+        pane = self._table.in_namespace(number)
+        counts = np.bincount(slots, minlength=size)
+        pane.touch(np.flatnonzero(counts))
+        pane.values(_COUNT)[:] += counts
         for measure, column in values.items():
-            kind = self._kinds[measure]
-            start = start_of(measure.how, kind)
-            array = pane.measures.get(measure)
-            array = np.full(size, start, kind) if array is None else array
-            array = pane.grown(array, size, start)
-            pane.measures[measure] = array
+            array = pane.values(measure.name)
             if measure.how == "sum":
-                array[:size] += sums_by_group(slots, column, size)
+                array += sums_by_group(slots, column, size)
             else:
-                extremes_by_group(slots, column, array, ufunc_of(measure.how, kind))
+                ufunc = ufunc_of(measure.how, self._kinds[measure])
+                extremes_by_group(slots, column, array, ufunc)
 
     # --- windows ------------------------------------------------------------------------------
 
     def process_watermark(self, timestamp: int) -> None:
-        before, self._watermark = self._watermark, timestamp
-        for start in self._windows_that_end(before, timestamp):
-            self._emit(start)
-        self._drop_panes(timestamp)
-        if len(self._slots) >= self._look_at:
-            self._forget_keys()
+        before = self._watermark
+        if timestamp > before:  # it may be the first one after a restore
+            self._watermark = timestamp
+            for start in self._windows_that_end(before, timestamp):
+                self._emit(start)
+            self._table.remove_up_to(self._last_pane_before(timestamp))
         self.output.emit_watermark(timestamp)
 
     def _windows_that_end(self, before: int, watermark: int) -> list[int]:
         """Starts of the windows that have panes and end between the two watermarks, in order."""
         starts: set[int] = set()
-        for number in self._panes:
+        for number in self._table.namespaces:
             begin = number * self._pane_size + self._offset
             last = begin - (begin - self._offset) % self._slide
             starts.update(range(last, begin + self._pane_size - 1 - self._size, -self._slide))
@@ -276,11 +256,12 @@ class WindowAggregateOperator(StreamOperator):
     def _emit(self, start: int) -> None:
         first = (start - self._offset) // self._pane_size
         numbers = range(first, first + self._size // self._pane_size)
-        panes = [self._panes[number] for number in numbers if number in self._panes]
-        size = len(self._slots)
-        counts = np.zeros(size, np.int64)
+        known = self._table.namespaces
+        panes = [known[number] for number in numbers if number in known]
+        counts = np.zeros(len(self._table), np.int64)
         for pane in panes:
-            counts[: len(pane.counts)] += pane.counts[:size]
+            part = pane.first_values(_COUNT)
+            counts[: len(part)] += part
         present = np.flatnonzero(counts)
         if not len(present):
             return
@@ -298,7 +279,7 @@ class WindowAggregateOperator(StreamOperator):
         self.output.emit_columns(Columns(batch, timestamps))
 
     def _key_array(self, present: Any) -> pa.Array:
-        keys = self._slots.keys
+        keys = self._table.keys
         mine = [keys[slot] for slot in present.tolist()]
         try:
             return pa.array(mine, self._key_type)
@@ -309,88 +290,43 @@ class WindowAggregateOperator(StreamOperator):
             ) from error
 
     def _result(
-        self, aggregate: ColumnAggregate, panes: list[_Pane], counts: Any, present: Any
+        self,
+        aggregate: ColumnAggregate,
+        panes: Sequence[NamespaceArrays],
+        counts: Any,
+        present: Any,
     ) -> Values:
-        if aggregate.how == "count":
+        if aggregate.column is None:
             number: Values = counts[present]
             return number
-        how = "sum" if aggregate.how == "mean" else aggregate.how
-        measure = _Measure(how, aggregate.column)
-        parts = [pane.measures[measure] for pane in panes]
-        start = start_of(how, parts[0].dtype)
-        combined: Values = np.full(len(counts), start, parts[0].dtype)
-        ufunc = ufunc_of(how, parts[0].dtype)
-        for part in parts:
-            size = min(len(part), len(counts))
-            ufunc(combined[:size], part[:size], out=combined[:size])
+        measure = _Measure("sum" if aggregate.how == "mean" else aggregate.how, aggregate.column)
+        kind = self._kinds[measure]
+        combined: Values = np.full(len(counts), start_of(measure.how, kind), kind)
+        ufunc = ufunc_of(measure.how, kind)
+        for pane in panes:
+            part = pane.first_values(measure.name)
+            ufunc(combined[: len(part)], part, out=combined[: len(part)])
         result: Values = combined[present]
         return result / counts[present] if aggregate.how == "mean" else result
 
-    def _drop_panes(self, watermark: int) -> None:
+    def _last_pane_before(self, watermark: int) -> int:
         """A pane goes when the last window it belongs to has ended."""
         if watermark == MAX_TIMESTAMP:
-            self._panes.clear()
-            return
-        for number in list(self._panes):
-            begin = number * self._pane_size + self._offset
-            last = begin - (begin - self._offset) % self._slide
-            if last + self._size - 1 <= watermark:
-                del self._panes[number]
+            return MAX_TIMESTAMP
+        last_window = (watermark - self._size + 1 - self._offset) // self._slide
+        return (last_window + 1) * self._slide // self._pane_size - 1
 
     @property
     def keys_known(self) -> int:
         """How many keys have a place in the arrays of every pane."""
-        return len(self._slots)
-
-    def _forget_keys(self) -> None:
-        """To be done when their number has doubled: it costs no more than giving them slots."""
-        size = len(self._slots)
-        present = np.zeros(size, np.bool_)
-        for pane in self._panes.values():
-            counts = pane.counts[:size]
-            present[: len(counts)] |= counts > 0
-        kept = np.flatnonzero(present)
-        if 2 * len(kept) <= size:
-            keys, self._slots = self._slots.keys, KeyNumbers()
-            for slot in kept.tolist():
-                self._slots.slot_of(keys[slot])
-            for pane in self._panes.values():
-                pane.keep(kept, size)
-        self._look_at = max(_FORGET_FROM, 2 * len(self._slots))
-
-    # --- snapshots ----------------------------------------------------------------------------
+        return len(self._table)
 
     def capture(self, checkpoint_id: int, since: int | None = None) -> OperatorStateCapture:
-        """By key, so that it can be divided: pane -> (count, numbers)."""
-        by_key: dict[Any, dict[int, Any]] = {}
-        for number, pane in self._panes.items():
-            counts = pane.counts.tolist()
-            measures = {measure: array.tolist() for measure, array in pane.measures.items()}
-            for slot, key in enumerate(self._slots.keys[: len(counts)]):
-                if counts[slot]:
-                    numbers = {tuple(m): (a[slot], type(a[slot])) for m, a in measures.items()}
-                    by_key.setdefault(key, {})[number] = (counts[slot], numbers)
-        self._stored.put_all(by_key)
-        try:
-            return super().capture(checkpoint_id, since)
-        finally:
-            self._stored.clear()
-
-    def _import(self, key: Any, panes: Any) -> None:
-        slot = self._slots.slot_of(key)
-        for number, (count, numbers) in panes.items():
-            pane = self._panes.setdefault(number, _Pane(slot + 1))
-            pane.counts = pane.grown(pane.counts, slot + 1, 0)
-            pane.counts[slot] = count
-            for (how, column), (value, python_type) in numbers.items():
-                measure = _Measure(how, column)
-                self._widen(measure, np.dtype(np.float64 if python_type is float else np.int64))
-                kind = self._kinds[measure]
-                start = start_of(how, kind)
-                array = pane.measures.get(measure)
-                array = np.full(slot + 1, start, kind) if array is None else array
-                pane.measures[measure] = pane.grown(array, slot + 1, start)
-                pane.measures[measure][slot] = value
+        watermark = self._watermark
+        # After the last one, nothing is known to have come from a stream that goes on.
+        kept = [] if watermark == MAX_TIMESTAMP else [watermark]
+        self.operator_state.union_list_state(_WATERMARK).update(kept)
+        return super().capture(checkpoint_id, since)
 
 
 def _numbers(batch: pa.RecordBatch, name: str | None) -> Values:

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from flinkray.state.descriptors import ValueStateDescriptor
 from flinkray.state.key_numbers import KeyNumbers
 from flinkray.state.keys import KeyHash
+from flinkray.state.row_table import RowTable
 from flinkray.streaming.columnar.conversion import block_to_columns
 from flinkray.streaming.columnar.map_batches import batches_of
 from flinkray.streaming.columnar.window_buffer import (
@@ -28,7 +28,6 @@ from flinkray.streaming.columnar.window_buffer import (
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.operators.operator import (
     FunctionOperator,
-    OperatorStateCapture,
     Receiver,
     StreamOperator,
 )
@@ -39,11 +38,9 @@ from flinkray.streaming.records.keying import Keys
 _KEY_NUMBER = "__key_number"
 """No column of a user."""
 
-_ROWS: ValueStateDescriptor[Any] = ValueStateDescriptor("rows-of-windows")
-
 
 class _BufferedWindows(StreamOperator):
-    """What the operators have in common: a buffer per input, snapshots, late rows."""
+    """What the operators have in common: a buffer per input, late rows."""
 
     def __init__(self, size: int, offset: int, keys: Sequence[Keys]) -> None:
         self._size, self._offset = size, offset
@@ -54,32 +51,26 @@ class _BufferedWindows(StreamOperator):
 
     def open(self) -> None:
         super().open()
-        self._buffers = [WindowBuffer(self._size, self._offset, keys.field) for keys in self._keys]
+        self._buffers = [
+            WindowBuffer(self._size, self._offset, keys.field, self._table_of(place, keys))
+            for place, keys in enumerate(self._keys)
+        ]
         self._watermark = MIN_TIMESTAMP
         self._late = self.context.metrics.counter("numLateRecordsDropped")
-        assert self.keyed_state is not None
-        self._stored = self.keyed_state.value_table(_ROWS)
-        for key in self._stored.places():
-            for place, table in self._stored.take(key).items():
-                self._buffers[place].restore(table)
 
-    def _put(self, place: int, columns: Columns) -> None:
+    def _table_of(self, place: int, keys: Keys) -> RowTable:
+        def keys_of(batch: pa.RecordBatch) -> pa.Array:
+            return keys.of_columns(Columns(batch))
+
+        assert self.keyed_state is not None
+        name = f"rows of input {place + 1}"
+        return self.keyed_state.rows(name, True, None if keys.field is None else keys_of)
+
+    def _put(self, place: int, columns: Columns, keys: Sequence[Any] | None = None) -> None:
         if len(columns):
-            late = self._buffers[place].add(columns, self._watermark)
+            late = self._buffers[place].add(columns, self._watermark, keys)
             if late:
                 self._late.inc(late)
-
-    def capture(self, checkpoint_id: int, since: int | None = None) -> OperatorStateCapture:
-        """By key, so that it can be divided: input -> rows."""
-        by_key: dict[Any, dict[int, pa.Table]] = {}
-        for place, buffer in enumerate(self._buffers):
-            for key, table in buffer.by_key():
-                by_key.setdefault(key, {})[place] = table
-        self._stored.put_all(by_key)
-        try:
-            return super().capture(checkpoint_id, since)
-        finally:
-            self._stored.clear()
 
 
 class WindowBatchesOperator(_BufferedWindows, FunctionOperator):
@@ -95,10 +86,16 @@ class WindowBatchesOperator(_BufferedWindows, FunctionOperator):
 
     def process_block(self, block: Block) -> None:
         if len(block):
-            self._put(0, block_to_columns(block))
+            self._put(0, block_to_columns(block), self._keys_of(block))
 
     def process_columns(self, columns: Columns) -> None:
-        self._put(0, columns)
+        keys = None if self._keys[0].field is not None else self._keys_of(columns.to_block())
+        self._put(0, columns, keys)
+
+    def _keys_of(self, block: Block) -> Sequence[Any] | None:
+        """Those that are no column."""
+        keys = self._keys[0]
+        return None if keys.field is not None else keys.of_block(block)
 
     def process_watermark(self, timestamp: int) -> None:
         self._watermark = timestamp

@@ -23,7 +23,7 @@ from flinkray.checkpoint.handles import (
     OperatorSubtaskState,
     TaskState,
 )
-from flinkray.checkpoint.keyed_state_format import KeyedStateHeader, StoredTable
+from flinkray.checkpoint.keyed_state_format import KeyedStateHeader, StoredColumns, StoredTable
 from flinkray.checkpoint.metadata import (
     CheckpointedOperator,
     CheckpointedSubtask,
@@ -344,6 +344,7 @@ KINDS = {
                 63,
                 (StoredTable("sum", "value", False, True, SERIALIZER),),
                 ("timers",),
+                (StoredColumns("panes", "numbers", True, False, 17, ("orders.Opaque",)),),
                 bytes(range(26)),
             )
         },

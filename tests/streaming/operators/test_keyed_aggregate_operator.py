@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flinkray.datastream.field_aggregates import FieldReduce
+from flinkray.state.keys import key_group_of
 from flinkray.streaming.columnar.keyed_aggregate import KeyedAggregateOperator
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.operators.keyed import ReduceOperator
@@ -77,6 +78,56 @@ def test_rolling_sum_goes_on_after_a_restore_and_when_rows_follow_columns() -> N
 
 def rolling_sum() -> KeyedAggregateOperator:
     return KeyedAggregateOperator("sum", "v", FieldReduce("sum", "v"), Keys("k"))
+
+
+@pytest.mark.parametrize("how", ["sum", "min", "max"])
+def test_integers_that_were_stored_go_on_with_floats_and_as_columns(how: str) -> None:
+    def operator() -> KeyedAggregateOperator:
+        return KeyedAggregateOperator(how, "v", FieldReduce(how, "v"), Keys("k"))
+
+    h = OperatorHarness(operator(), keyed=True)
+    h.process_columns(columns(k=["a", "b"], v=pa.array([3, 4], pa.int16()), other=["x", None]))
+    h = OperatorHarness(operator(), keyed=True, restore=h.snapshot())
+    h.process_columns(columns(k=["b", "c"], v=[0.5, 1.5], other=pa.nulls(2)))
+    h = OperatorHarness(operator(), keyed=True, restore=h.snapshot())
+    h.process_columns(columns(k=["a", "b", "c"], v=[2**40] * 3, other=["y"] * 3))
+    (batch,) = h.batches()
+    assert isinstance(batch, Columns)
+    assert [row.v for row in h.values()] == {
+        "sum": [3 + 2**40, 4.5 + 2**40, 1.5 + 2**40],
+        "min": [3, 0.5, 1.5],
+        "max": [2**40] * 3,
+    }[how]
+
+
+@pytest.mark.parametrize("is_columnar", [True, False])
+def test_subtasks_whose_states_do_not_go_together_go_on_as_rows(is_columnar: bool) -> None:
+    subtasks = [
+        OperatorHarness(rolling_sum(), keyed=True, parallelism=2, subtask_index=number)
+        for number in range(2)
+    ]
+    assert [key_group_of(key, 128) // 64 for key in "ba"] == [0, 1]
+    subtasks[0].process_columns(columns(k=["b"], v=[2], other=["text"]))
+    if is_columnar:
+        subtasks[1].process_columns(columns(k=["a"], v=[1], other=[0.5]))
+    else:
+        subtasks[1].process(Row.of(["k", "v", "other"], ["a", 1, 0.5]))
+    states = [subtask.snapshot() for subtask in subtasks]
+    h = OperatorHarness(rolling_sum(), keyed=True, restore=states)
+    for _ in range(2):
+        h.process_columns(columns(k=["a", "b"], v=[10, 20], other=["c", "d"]))
+        assert not any(isinstance(batch, Columns) for batch in h.batches())
+        h = OperatorHarness(rolling_sum(), keyed=True, restore=[h.snapshot()])
+    h.process_columns(columns(k=["a", "b"], v=[0, 0], other=["c", "d"]))
+    assert [tuple(row) for row in h.values()] == [("a", 21, 0.5), ("b", 42, "text")]
+
+
+def test_a_restored_key_is_as_it_was() -> None:
+    h = OperatorHarness(rolling_sum(), keyed=True)
+    h.process_columns(columns(k=[True, False], v=[1, 2]))
+    h = OperatorHarness(rolling_sum(), keyed=True, restore=h.snapshot())
+    h.process(Row(k=1, v=3))  # so everything is rows now
+    assert str(h.values()) == "[Row(k=True, v=4)]"
 
 
 def test_timestamps_of_columns_and_rows_stay() -> None:

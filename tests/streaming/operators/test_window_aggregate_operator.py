@@ -241,3 +241,41 @@ def test_an_integer_key_that_no_float_equals_is_refused_among_floats() -> None:
         h.process_columns(Columns(pa.record_batch({"k": keys}), np.array([0], np.int64)))
     with pytest.raises(StreamError, match="column 'k' came as double and as integers that are"):
         h.watermark(MAX_TIMESTAMP)
+
+
+def test_windows_that_have_fired_do_not_fire_again_after_a_restore() -> None:
+    """Their panes may be there for later windows."""
+
+    def fresh(**settings: Any) -> OperatorHarness:
+        made = WindowAggregateOperator(20, 10, 0, [ColumnAggregate("n", "count")], Keys("k"))
+        return OperatorHarness(made, keyed=True, **settings)
+
+    h = fresh()
+    h.process_columns(columns([5], k=["a"]))
+    h.watermark(9)
+    assert [row.window_start for row in h.values()] == [-10]
+    restored = fresh(restore=h.snapshot())
+    restored.watermark(3)  # its sources begin anew
+    restored.process_columns(columns([6], k=["a"]))  # late for the first window
+    restored.watermark(19)
+    assert [(row.window_start, row.n) for row in restored.values()] == [(0, 2)]
+
+
+def test_a_stream_that_had_ended_goes_on_after_a_restore() -> None:
+    h = counts()
+    h.watermark(MAX_TIMESTAMP)
+    operator = WindowAggregateOperator(10, 10, 0, [ColumnAggregate("n", "count")], Keys("k"))
+    restored = OperatorHarness(operator, keyed=True, restore=h.snapshot())
+    restored.process_columns(columns([5], k=["a"]))
+    restored.watermark(9)
+    assert [row.n for row in restored.values()] == [1]
+
+
+def test_an_aggregate_that_open_windows_do_not_have_is_refused() -> None:
+    h = counts()
+    h.process_columns(columns([5], k=["a"]))
+    more = WindowAggregateOperator(10, 10, 0, [ColumnAggregate("low", "min", "v")], Keys("k"))
+    with pytest.raises(StreamError, match=r"operator: the state .* has no min v of the windows"):
+        OperatorHarness(more, keyed=True, restore=h.snapshot())
+    h.watermark(9)
+    OperatorHarness(more, keyed=True, restore=h.snapshot())

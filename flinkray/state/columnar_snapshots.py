@@ -1,0 +1,187 @@
+"""Columnar tables in snapshots.
+
+What a table has of a key group is a run of frames, each with a record batch: a restore goes through
+them in order.  Batches need not have the same columns.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flinkray.core.key_groups import KeyGroupRange
+from flinkray.state.errors import StateError, StateMigrationError
+from flinkray.state.keys import KeyGroupAssigner
+from flinkray.state.snapshots import ColumnarSnapshot
+from flinkray.state.value_encoding import (
+    UnreadableValuesError,
+    ValueDecoder,
+    ValueEncoder,
+    pack,
+    unpack,
+)
+
+Groups = npt.NDArray[np.int32]
+
+
+class ColumnarCapture(ABC):
+    """A point in time of a columnar table that is not written yet."""
+
+    @abstractmethod
+    def write(self, assign: KeyGroupAssigner) -> ColumnarSnapshot:
+        """From any thread."""
+
+
+class ColumnarFrame(NamedTuple):
+    """A part of a key group."""
+
+    batch: pa.RecordBatch
+    """Where there are namespaces, they are its first column."""
+    keys: Sequence[Any] | None
+    """That the table itself knows; None: they are in the batch."""
+
+    @property
+    def namespaces(self) -> npt.NDArray[np.int64]:
+        """The first column."""
+        found: npt.NDArray[np.int64] = self.batch.column(0).to_numpy()
+        return found
+
+    def write(self, encoder: ValueEncoder) -> bytes:
+        """As it is stored."""
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, self.batch.schema) as stream:
+            stream.write_batch(self.batch)
+        keys = None if self.keys is None else encoder.encode(self.keys)
+        return pack([keys, sink.getvalue().to_pybytes()])
+
+
+def read_frames(name: str, data: bytes) -> Iterator[ColumnarFrame]:
+    """
+    Raises:
+        StateMigrationError: keys are of classes that have changed.
+    """
+    try:
+        for keys, stream in unpack(data):
+            batch = pa.ipc.open_stream(stream).read_next_batch()
+            decoded = None if keys is None else ValueDecoder(exactly=True).decode(keys)
+            yield ColumnarFrame(batch, decoded)
+    except (StateMigrationError, UnreadableValuesError) as error:
+        raise StateMigrationError(f"keys of state {name!r}: {error}") from error
+
+
+def by_group(groups: Groups, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows of each key group, in their order."""
+    if not batch.num_rows:
+        return
+    order = np.argsort(groups, kind="stable")
+    ordered, batch = groups[order], batch.take(pa.array(order))
+    begins = np.flatnonzero(np.diff(ordered, prepend=-1)).tolist()
+    for begin, end in zip(begins, [*begins[1:], len(order)], strict=True):
+        part = batch.slice(begin, end - begin)
+        if any(pa.types.is_dictionary(kind) for kind in batch.schema.types):
+            columns = [_with_own_entries(column) for column in part.columns]
+            part = pa.RecordBatch.from_arrays(columns, schema=part.schema)
+        yield int(ordered[begin]), part
+
+
+def _with_own_entries(column: pa.Array) -> pa.Array:
+    """A dictionary without the entries that only others of its batch use."""
+    kind = column.type
+    if not pa.types.is_dictionary(kind):
+        return column
+    used = pc.unique(column.indices.drop_null()).sort()
+    indices = pc.index_in(column.indices, used).cast(kind.index_type)
+    entries = column.dictionary.take(used)
+    return pa.DictionaryArray.from_arrays(indices, entries, ordered=kind.ordered)
+
+
+def as_few(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in the same order; neighbours with the same columns are put together."""
+    for _, same in groupby(batches, lambda batch: batch.schema):
+        run = list(same)
+        if len(run) == 1:
+            yield run[0]
+        else:
+            yield from pa.Table.from_batches(run).combine_chunks().to_batches()
+
+
+class _Part(NamedTuple):
+    removed: int | None
+    """Up to this namespace, what the parts before have is gone."""
+    payload: bytes
+
+
+class RestoredColumns:
+    """What was stored of a columnar table that nobody has asked for yet."""
+
+    def __init__(self, name: str, kind: str, namespaced: bool) -> None:
+        self.kind = kind
+        self.namespaced = namespaced
+        self._name = name
+        self._groups: dict[int, list[_Part]] = {}
+        """By key group, oldest first."""
+        self._pickled: set[str] = set()
+
+    def add(self, snapshot: ColumnarSnapshot, theirs: KeyGroupRange, own: KeyGroupRange) -> None:
+        """Take over what is in *own* of the state of *theirs*, after what was added before."""
+        if (snapshot.kind, snapshot.namespaced) != (self.kind, self.namespaced):
+            raise self.unlike(snapshot.kind, snapshot.namespaced)
+        self._pickled.update(snapshot.pickled)
+        for group in [group for group in self._groups if group in theirs]:
+            if snapshot.whole:
+                del self._groups[group]
+            elif snapshot.removed is not None:
+                self._groups[group].append(_Part(snapshot.removed, b""))
+        for group, payload in snapshot.groups.items():
+            if group in own:
+                self._groups.setdefault(group, []).append(_Part(None, payload))
+
+    def unlike(self, kind: str, namespaced: bool) -> StateError:
+        """It was stored otherwise than it is asked for."""
+        was, now = (
+            f"{'per-window ' if windows else ''}{of}"
+            for of, windows in ((self.kind, self.namespaced), (kind, namespaced))
+        )
+        return StateError(f"state {self._name!r} was stored as {was} and is asked for as {now}")
+
+    def frames(self) -> dict[int, list[ColumnarFrame]]:
+        """By key group; what comes later counts."""
+        return {group: self._frames_of(parts) for group, parts in self._groups.items()}
+
+    def _frames_of(self, parts: list[_Part]) -> list[ColumnarFrame]:
+        frames: list[ColumnarFrame] = []
+        removed: int | None = None
+        for part in reversed(parts):
+            if part.removed is not None:
+                removed = part.removed if removed is None else max(removed, part.removed)
+            for frame in reversed(list(read_frames(self._name, part.payload))):
+                kept = self._without(removed, frame)
+                if kept.batch.num_rows:
+                    frames.append(kept)
+        return frames[::-1]
+
+    def _without(self, removed: int | None, frame: ColumnarFrame) -> ColumnarFrame:
+        if removed is None:
+            return frame
+        if not self.namespaced:
+            return frame._replace(batch=frame.batch.slice(0, 0))
+        left = pa.array(frame.namespaces > removed)
+        return frame._replace(batch=frame.batch.filter(left))
+
+    def snapshot(self) -> ColumnarSnapshot:
+        """As it was stored."""
+        encoder = ValueEncoder()
+        groups = {
+            group: b"".join(frame.write(encoder) for frame in frames)
+            for group, frames in self.frames().items()
+        }
+        return ColumnarSnapshot(
+            self.kind, self.namespaced, True, None, groups, tuple(sorted(self._pickled))
+        )

@@ -1,0 +1,236 @@
+"""Keyed state in rows: record batches as they came, with columns of any types.
+
+Rows are added and, where they belong to namespaces (windows), go with these.  Which key a row has
+is asked for only when a snapshot is written.  Batches need not have the same columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from flinkray.state.capture_log import CaptureLog
+from flinkray.state.columnar_snapshots import (
+    ColumnarCapture,
+    ColumnarFrame,
+    Groups,
+    RestoredColumns,
+    as_few,
+    by_group,
+)
+from flinkray.state.errors import StateError
+from flinkray.state.keys import KeyGroupAssigner, key_groups_of_array
+from flinkray.state.snapshots import ColumnarSnapshot
+from flinkray.state.value_encoding import ValueEncoder
+
+ROWS = "rows"
+"""The kind of snapshots."""
+
+Namespaces = npt.NDArray[np.int64]
+KeysOf = Callable[[pa.RecordBatch], pa.Array]
+"""Finds the column of keys; from any thread."""
+
+
+class Rows(NamedTuple):
+    """A batch, and where its rows belong."""
+
+    batch: pa.RecordBatch
+    namespaces: Namespaces | None
+
+    def take(self, places: npt.NDArray[np.intp]) -> Rows:
+        assert self.namespaces is not None
+        return Rows(self.batch.take(pa.array(places)), self.namespaces[places])
+
+
+@dataclass(frozen=True)
+class _Part:
+    rows: Rows
+    groups: Groups | None
+    """Key groups of the rows; None: their keys are a column."""
+    number: int
+    """How many captures there had been when it came."""
+
+    def take(self, places: npt.NDArray[np.intp]) -> _Part:
+        groups = None if self.groups is None else self.groups[places]
+        return replace(self, rows=self.rows.take(places), groups=groups)
+
+
+@dataclass(frozen=True)
+class RowsCapture(ColumnarCapture):
+    """A point in time that is not written yet."""
+
+    namespaced: bool
+    whole: bool
+    removed: int | None
+    parts: Sequence[_Part]
+    keys_of: KeysOf | None
+
+    def write(self, assign: KeyGroupAssigner) -> ColumnarSnapshot:
+        encoder = ValueEncoder()
+        written: dict[int, list[bytes]] = {}
+        for _, same in groupby(self.parts, lambda part: part.rows.batch.schema):
+            run = list(same)
+            groups = np.concatenate([self._groups_of(part, assign) for part in run])
+            at = 0
+            for batch in as_few(map(self._with_namespaces, run)):
+                mine, at = groups[at : at + batch.num_rows], at + batch.num_rows
+                for group, of_group in by_group(mine, batch):
+                    frame = ColumnarFrame(of_group, None)
+                    written.setdefault(group, []).append(frame.write(encoder))
+        payloads = {group: b"".join(frames) for group, frames in written.items()}
+        return ColumnarSnapshot(ROWS, self.namespaced, self.whole, self.removed, payloads)
+
+    def _groups_of(self, part: _Part, assign: KeyGroupAssigner) -> Groups:
+        if part.groups is not None:
+            return part.groups
+        assert self.keys_of is not None
+        keys = self.keys_of(part.rows.batch)
+        return key_groups_of_array(keys, assign.max_parallelism, assign.hash_of)
+
+    def _with_namespaces(self, part: _Part) -> pa.RecordBatch:
+        batch, namespaces = part.rows
+        if namespaces is None:
+            return batch
+        schema = batch.schema.insert(0, pa.field("namespace", pa.int64()))
+        return pa.RecordBatch.from_arrays([pa.array(namespaces), *batch.columns], schema=schema)
+
+
+class RowTable:
+    """See the module.
+
+    Args:
+        namespaced: rows belong to namespaces, which are integers.
+        keys_of: says which column the keys are; None: they come with the rows.
+        assign: says the key groups of those.
+    """
+
+    def __init__(
+        self,
+        namespaced: bool = False,
+        keys_of: KeysOf | None = None,
+        assign: KeyGroupAssigner | None = None,
+    ) -> None:
+        self.namespaced = namespaced
+        self._assign = assign
+        self.keys_of = keys_of
+        self._parts: list[_Part] = []
+        self._one: pa.RecordBatch | None = None
+        """All rows, if nothing has changed since they were put together."""
+        self.log = CaptureLog()
+
+    def __iter__(self) -> Iterator[Rows]:
+        """Everything, in the order in which it came."""
+        return (part.rows for part in self._parts)
+
+    def append(
+        self,
+        batch: pa.RecordBatch,
+        namespaces: Namespaces | None = None,
+        keys: Sequence[Any] | None = None,
+    ) -> None:
+        """Keep rows.
+
+        Args:
+            namespaces: of each, where there are any.
+            keys: of each, where they are no column.
+        """
+        groups = None
+        if keys is not None:
+            assert self._assign is not None
+            groups = self._assign.of_all(keys)
+        self._parts.append(_Part(Rows(batch, namespaces), groups, self.log.number))
+        self._one = None
+
+    def as_one(self) -> pa.RecordBatch:
+        """All rows; there are some, and they have the same columns and no namespaces."""
+        if self._one is None:
+            (self._one,) = as_few(part.rows.batch for part in self._parts)
+            parts, begin, oldest = [], 0, self.log.oldest
+            # What is in all captures that others may begin at need not be told apart.
+            for number, same in groupby(
+                self._parts, lambda part: part.number if part.number >= oldest else 0
+            ):
+                size = sum(part.rows.batch.num_rows for part in same)
+                rows = Rows(self._one.slice(begin, size), None)  # not a second time in memory
+                parts.append(_Part(rows, None, number))
+                begin += size
+            self._parts = parts
+        return self._one
+
+    def convert(self, change: Callable[[pa.RecordBatch], pa.RecordBatch]) -> None:
+        """Have the same rows with columns of other types."""
+        self._one = None
+        self._parts = [
+            replace(part, rows=part.rows._replace(batch=change(part.rows.batch)))
+            for part in self._parts
+        ]
+
+    def take_up_to(self, namespace: int) -> list[Rows]:
+        """Remove the rows of the namespaces up to that one, and give them to the caller."""
+        taken: list[Rows] = []
+        kept: list[_Part] = []
+        for part in self._parts:
+            namespaces = part.rows.namespaces
+            assert namespaces is not None
+            if int(namespaces.min()) > namespace:
+                kept.append(part)
+                continue
+            if int(namespaces.max()) <= namespace:
+                taken.append(part.rows)
+            else:
+                is_due = namespaces <= namespace
+                taken.append(part.rows.take(np.flatnonzero(is_due)))
+                kept.append(part.take(np.flatnonzero(~is_due)))
+        self._parts = kept
+        if taken:
+            self.log.remove(namespace)
+        return taken
+
+    def clear(self) -> None:
+        """Forget everything."""
+        assert not self.namespaced
+        self._parts, self._one = [], None
+        self.log.remove(0)
+
+    # --- snapshots ----------------------------------------------------------------------------
+
+    def capture(self, checkpoint_id: int | None = None, since: int | None = None) -> RowsCapture:
+        """This point in time, or what has changed since an earlier one.  See
+        :meth:`KeyedStateBackend.capture`."""
+        begin = self.log.begin(since)
+        parts = [part for part in self._parts if begin is None or part.number >= begin]
+        removed = self.log.removed(begin)
+        self.log.captured(checkpoint_id)
+        return RowsCapture(self.namespaced, begin is None, removed, parts, self.keys_of)
+
+    def restore(self, restored: RestoredColumns) -> None:
+        """Take over what was stored.
+
+        Raises:
+            StateError: it is of another kind, or there are rows.
+        """
+        if self._parts:
+            raise StateError("a table is restored before it has rows, not afterwards")
+        if (restored.kind, restored.namespaced) != (ROWS, self.namespaced):
+            raise restored.unlike(ROWS, self.namespaced)
+        if self.keys_of is not None:
+            frames = [frame for part in restored.frames().values() for frame in part]
+            self._take_over(frames, None)
+            return
+        for group, frames in restored.frames().items():
+            self._take_over(frames, group)
+
+    def _take_over(self, frames: Iterable[ColumnarFrame], group: int | None) -> None:
+        for batch in as_few(frame.batch for frame in frames):
+            namespaces = None
+            if self.namespaced:
+                namespaces = batch.column(0).to_numpy()
+                batch = pa.RecordBatch.from_arrays(batch.columns[1:], schema=batch.schema.remove(0))
+            groups = None if group is None else np.full(batch.num_rows, group, np.int32)
+            self._parts.append(_Part(Rows(batch, namespaces), groups, self.log.number))
