@@ -474,6 +474,57 @@ async def test_a_task_without_state_in_the_checkpoint_knows_that_there_was_one(
         assert await process.next_result() == process.barrier(5), "the others are over"
 
 
+async def test_data_in_flight_in_the_input_comes_again(tmp_path: Path) -> None:
+    """ST-06."""
+    async with ProcessUnderTest(tmp_path, VERTEX, producers=2) as process:
+        await process.run()
+        await process.read_results()
+        barrier = process.barrier(1, unaligned=True)
+        process.put(0, Block(["a"]))
+        assert await process.results(1) == [("a", 1, False)]
+        process.put(0, barrier)
+        assert await process.next_result() == barrier
+        process.put(1, Block(["a"]), Block(["b"]), barrier, Block(["after"]))
+        assert await process.results(3) == [("a", 2, False), ("b", 1, False), ("after", 1, False)]
+        state = await process.state(1)
+        await process.cancel()
+        await process.run(RestoredTask(1, state))
+        await process.read_results()
+        assert await process.results(2) == [("a", 2, True), ("b", 1, True)]
+        process.put(1, Block(["after"]))
+        assert await process.results(1) == [("after", 1, True)]
+
+
+async def test_data_in_flight_in_the_results_is_sent_again(tmp_path: Path) -> None:
+    """ST-06: ahead of all that is put out anew."""
+    async with ProcessUnderTest(tmp_path, VERTEX) as process:
+        await process.run()
+        process.put(0, Block(["a"]), process.barrier(1, unaligned=True))
+        state = await process.state(1)
+        await process.cancel()
+        await process.run(RestoredTask(1, state))
+        process.put(0, Block(["a"]))
+        await process.read_results()
+        assert await process.results(2) == [("a", 1, False), ("a", 2, True)]
+
+
+async def test_data_in_flight_that_cannot_be_read_fails_the_task(tmp_path: Path) -> None:
+    async with ProcessUnderTest(tmp_path, VERTEX) as process:
+        await process.run()
+        process.put(0, Block(["a"]), process.barrier(1, unaligned=True))
+        state = await process.state(1)
+        await process.cancel()
+        assert state is not None
+        (handles,) = (it.result_subpartitions for it in state.operators.values())
+        (location,) = (handle.location for handle in handles)
+        assert isinstance(location, FileState)
+        spoil(Path(location.path))
+        await process.run(RestoredTask(1, state))
+        failure = (await process.ended()).failure or ""
+        assert "StateNotReadError: data that was in flight cannot be read: " in failure
+        assert location.path in failure
+
+
 # --- tasks that had finished ------------------------------------------------------------------
 
 
