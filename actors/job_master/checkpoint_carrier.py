@@ -74,6 +74,8 @@ class CheckpointCarrier:
         self._orders = CheckpointOrders(job_master, graph.job_id, task_executors, told=self._tell)
         self._requests: dict[int, asyncio.Future[act.SnapshotFinished]] = {}
         self._last_request = 0
+        self._recovered: asyncio.Future[None] = job_master.rpc_service.loop.create_future()
+        """Whether that succeeded or not."""
         self.closed: asyncio.Future[None] = job_master.rpc_service.loop.create_future()
         """The coordinator has ended, and nothing is written or deleted any more."""
 
@@ -88,6 +90,8 @@ class CheckpointCarrier:
         except CheckpointStoreFencedError as error:
             self._replaced(str(error))
             return None
+        finally:
+            self._recovered.set_result(None)
 
     def carry_out(self, action: JobSchedulerAction) -> bool:
         """Begin; False: it is nothing of a checkpoint."""
@@ -153,6 +157,7 @@ class CheckpointCarrier:
     # --- the end ----------------------------------------------------------------------------------
 
     async def _close(self, status: JobStatus) -> None:
+        await self._recovered  # a job that is cancelled at once ends before
         if status.is_globally_terminal:
             await self._stored.forget_job()
         else:

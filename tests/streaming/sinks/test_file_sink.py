@@ -457,7 +457,7 @@ def test_sink_behind_a_source_without_end_says_that_it_shows_nothing(
     for mode in (STREAMING, AUTOMATIC):
         (told,) = executed(caplog, FileSink(tmp_path), endless(), mode)
         assert told.startswith("files (FileSink) will show nothing of what it writes:")
-        assert "Source: second has no end. Read a source that ends, or write with" in told
+        assert "Source: second has no end. Run it on a cluster and enable checkpoints" in told
         caplog.clear()
 
 
