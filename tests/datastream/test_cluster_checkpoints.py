@@ -70,16 +70,15 @@ def test_a_program_goes_on_from_its_last_checkpoint(
     checkpoints, witness = tmp_path / "checkpoints", tmp_path / "witness"
     env = on(cluster, checkpoints, parallelism)
     results = tallies(env, 40_000, 10_000.0, witness).execute_and_collect()
+    wait_for_another(checkpoints)  # its pointer is stored when the next one is
     for _ in range(2):
         wait_for_another(checkpoints)
         cluster.crash(kind)
     assert set(results) == expected(40_000)
     begun = first_numbers(witness)
-    if kind == "Dispatcher":  # nothing of the job is there
-        assert sum(map(len, begun)) == parallelism
-    else:
+    if kind != "Dispatcher":  # nothing of the job is there
         assert any(len(of_subtask) > 1 for of_subtask in begun)
-        assert all(n > of_subtask[0] for of_subtask in begun for n in of_subtask[1:])
+    assert all(n > of_subtask[0] for of_subtask in begun for n in of_subtask[1:])
 
 
 def test_at_least_once_loses_nothing(cluster: ThreadedCluster, tmp_path: Path) -> None:
