@@ -314,6 +314,7 @@ class TaskCheckpointResponder(CheckpointResponder):
             self._attempt_id,
             TaskState(states) if states else None,
             barrier.savepoint,
+            tuple(snapshot.writer.pickled),
         )
         self._answer(snapshot, answer, _keyed_state_of(states))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from flinkray.checkpoint.errors import CheckpointStorageError
@@ -18,6 +18,7 @@ from flinkray.checkpoint.handles import (
 from flinkray.checkpoint.keyed_state_format import write_keyed_state
 from flinkray.checkpoint.operator_state_format import write_operator_state
 from flinkray.checkpoint.state_files import StateWriter, delete_state
+from flinkray.scheduler.checkpoints.messages import PickledState
 from flinkray.state.operator_state import OperatorSnapshot
 from flinkray.state.snapshots import KeyedSnapshot
 from flinkray.streaming.network import encode_elements
@@ -50,6 +51,8 @@ class SnapshotWriter:
         self._written: list[StateLocation] = []
         self.operators: dict[str, OperatorSubtaskState] = {}
         """What was written until now, by operator id."""
+        self.pickled: list[PickledState] = []
+        """What of that was pickled."""
 
     def write(self, operator_id: str, state: OperatorState, base: KeyedStateParts) -> None:
         """
@@ -59,6 +62,7 @@ class SnapshotWriter:
         Raises:
             CheckpointStorageError: it cannot be written.
         """
+        self.pickled += _pickled(operator_id, state)
         self.operators[operator_id] = OperatorSubtaskState(
             () if state.operator is None else (self._operator_state(state.operator),),
             () if state.keyed is None else self._keyed_state(state.keyed, base),
@@ -115,3 +119,13 @@ class SnapshotWriter:
             except CheckpointStorageError as error:
                 log.warning("state that nobody needs stays: %s", error)
         self._written.clear()
+
+
+def _pickled(operator_id: str, state: OperatorState) -> Iterator[PickledState]:
+    types: list[tuple[str, tuple[str, ...]]] = []
+    if state.operator is not None:
+        types += ((name, it.serializer.pickled) for name, it in state.operator.states.items())
+    if state.keyed is not None:
+        types += ((name, table.serializer.pickled) for name, table in state.keyed.tables.items())
+        types += ((name, table.pickled) for name, table in state.keyed.columns.items())
+    return (PickledState(operator_id, name, found) for name, found in types if found)

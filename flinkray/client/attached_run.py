@@ -68,11 +68,15 @@ class ProgressDisplay:
         self._shown = ""
         self._shown_state: tuple[object, ...] = ()
         self._shown_at = 0.0
+        self._warned = 0
 
     def submitted(self, job_id: JobID, name: str) -> None:
         self.message(f"submitted job {job_id} ({name})")
 
     def show(self, progress: JobProgress) -> None:
+        for warning in progress.warnings[self._warned :]:
+            self.message(f"warning: {warning}")
+        self._warned = max(self._warned, len(progress.warnings))
         text = progress_text(progress)
         if text == self._shown:
             return
@@ -114,11 +118,15 @@ class ProgressLog:
         self._waits_since: float | None = None
         self._warned_of: str | None = None
         self._warned_at = 0.0
+        self._warned = 0
 
     def submitted(self, job_id: JobID, name: str) -> None:
         log.info("submitted job %s (%s)", job_id, name)
 
     def show(self, progress: JobProgress) -> None:
+        for warning in progress.warnings[self._warned :]:
+            log.warning("job %s: %s", progress.job_id, warning)
+        self._warned = max(self._warned, len(progress.warnings))
         reason, now = progress.pending_reason, self._monotonic()
         if reason is None:
             self._waits_since = self._warned_of = None

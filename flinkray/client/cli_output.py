@@ -88,6 +88,7 @@ def job_details(details: JobDetails, now: float, *, verbose: bool = False) -> st
         lines.append(f"group       {details.worker_group} (placement group)")
     if details.pending_reason is not None:
         lines.append(f"waits       {details.pending_reason}")
+    lines += (f"warning     {warning}" for warning in details.warnings)
     if any(vertex.io_metrics is not None for vertex in details.vertices):
         lines += ["", *_flow(details.vertices)]
     for vertex in details.vertices:

@@ -52,6 +52,16 @@ CheckpointOrder = TriggerCheckpoint | CheckpointCompleted | CheckpointAborted
 
 
 @message
+class PickledState:
+    """A state with values that are pickled, since nothing else covers their types."""
+
+    operator_id: str
+    name: str
+    types: tuple[str, ...]
+    """Module and qualified name."""
+
+
+@message
 class AcknowledgeCheckpoint:
     """A task has written its state for a checkpoint, and keeps nothing of it for itself."""
 
@@ -63,6 +73,7 @@ class AcknowledgeCheckpoint:
     is_savepoint: bool = False
     """What becomes of the state of a checkpoint that the coordinator does not know: that of a
     savepoint is its user's."""
+    pickled: tuple[PickledState, ...] = ()
 
 
 @message

@@ -40,6 +40,7 @@ from flinkray.scheduler.job.job_scheduler_actions import (
     OrderCoordinators,
     ResetSubtasks,
 )
+from flinkray.scheduler.job.pickled_states import PickledStates
 from flinkray.scheduler.job.transition_loop import Step, Steps
 from flinkray.scheduler.job.transitions import (
     AttemptsOver,
@@ -87,6 +88,11 @@ class NoCheckpoints:
     def overview(self, now: float) -> CheckpointsOverview | None:
         """What people are told; None: there is nothing to tell."""
         return None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What users should mend."""
+        return ()
 
     # --- transitions ------------------------------------------------------------------------------
 
@@ -164,6 +170,7 @@ class Checkpoints(NoCheckpoints):
         """Whether tasks may have worked since the job was, or could have been, restored."""
         self._is_next_global = True
         """Whether the coordinators of operators go back with the next tasks."""
+        self._pickled_states = PickledStates(job_graph)
 
     # --- what the job knows -----------------------------------------------------------------------
 
@@ -179,6 +186,11 @@ class Checkpoints(NoCheckpoints):
     def overview(self, now: float) -> CheckpointsOverview | None:
         """What people are told."""
         return self._coordinator.overview(now)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What users should mend."""
+        return self._pickled_states.warnings
 
     # --- what became of what was asked for --------------------------------------------------------
 
@@ -200,6 +212,7 @@ class Checkpoints(NoCheckpoints):
                 actions: list[CheckpointAction] = []
                 for answer in answers:
                     if isinstance(answer, AcknowledgeCheckpoint):
+                        self._pickled_states.add(answer.pickled)
                         actions += coordinator.acknowledged(answer, now)
                     else:
                         actions += coordinator.declined(answer, now)

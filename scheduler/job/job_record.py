@@ -98,6 +98,7 @@ class JobRecord:
         vertices: tuple[VertexInfo, ...],
         pending_reason: str | None,
         worker_group: WorkerGroupId | None,
+        warnings: tuple[str, ...],
     ) -> JobDetails:
         """The job as clients see it."""
         times = {s.name: at + self.epoch_offset for s, at in self._machine.entered.items()}
@@ -114,6 +115,7 @@ class JobRecord:
             exceptions=self.exceptions,
             worker_group=worker_group,
             plan=self._plan,
+            warnings=warnings,
         )
 
     def overview(self, tasks: dict[str, int]) -> JobOverview:

@@ -500,7 +500,8 @@ class JobScheduler:
             vertex_info(vertex, self._job.epoch_offset, progress, running)
             for vertex, progress in self._with_progress()
         )
-        return self._job.details(vertices, self._why_pending(), self._coordinators.worker_group)
+        group, warnings = self._coordinators.worker_group, self._checkpoints.warnings
+        return self._job.details(vertices, self._why_pending(), group, warnings)
 
     def places_of_streams(self) -> tuple[ResourceID, ...]:
         """The TaskExecutors of stream tasks that may run: to be asked before :meth:`details`."""
@@ -515,6 +516,7 @@ class JobScheduler:
             self._job.restarts,
             self._why_pending(),
             tuple(vertex_progress(*each) for each in self._with_progress()),
+            self._checkpoints.warnings,
         )
 
     def exceptions(self) -> tuple[ExceptionEntry, ...]:

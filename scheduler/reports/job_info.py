@@ -9,7 +9,7 @@ from flinkray.core.error_text import sendable
 from flinkray.core.ids import JobID, JobVertexID, WorkerGroupId
 from flinkray.core.message import message
 from flinkray.core.resources import ResourceProfile
-from flinkray.core.schema import stored
+from flinkray.core.schema import stored, with_defaults
 from flinkray.scheduler.reports.execution_info import ExecutionInfo
 from flinkray.scheduler.reports.execution_table import ExecutionTable
 from flinkray.scheduler.shared.io_metrics import IOMetrics
@@ -72,7 +72,7 @@ class VertexInfo:
     """How many these are."""
 
 
-@stored("JobDetails")
+@stored("JobDetails", version=2, migrations={1: with_defaults})
 @message
 class JobDetails:
     """All that a client may want to know of a job."""
@@ -92,6 +92,8 @@ class JobDetails:
     worker_group: WorkerGroupId | None = None
     plan: str = ""
     """JSON, in the shape of Flink's."""
+    warnings: tuple[str, ...] = ()
+    """What its users should mend, though it runs."""
 
     def without_executions(self) -> JobDetails:
         """For jobs so large that even :class:`ExecutionTable` is too much for one message."""
@@ -109,7 +111,12 @@ class JobDetails:
         )
         yield (details := replace(details, exceptions=tuple(short)))
         yield replace(
-            details, name=sendable(self.name, _SHORT), vertices=(), pending_reason=None, plan=""
+            details,
+            name=sendable(self.name, _SHORT),
+            vertices=(),
+            pending_reason=None,
+            plan="",
+            warnings=(),
         )
 
 
@@ -139,6 +146,8 @@ class JobProgress:
     """Why the job waits for slots, when it does."""
     vertices: tuple[VertexProgress, ...] = ()
     """None, while and after no JobMaster runs it."""
+    warnings: tuple[str, ...] = ()
+    """As in :class:`JobDetails`."""
 
     @classmethod
     def of(cls, details: JobDetails) -> JobProgress:
@@ -149,6 +158,7 @@ class JobProgress:
             details.status,
             details.restarts,
             details.pending_reason,
+            warnings=details.warnings,
         )
 
 

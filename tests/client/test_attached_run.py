@@ -83,6 +83,28 @@ def test_a_terminal_has_one_line_that_is_overwritten_and_cleared(
     assert stream.getvalue() == "\rCREATED\x1b[K\rCREATED | waiting f\x1b[K\r\x1b[Knote\n"
 
 
+def test_each_warning_of_a_job_is_shown_once(caplog: pytest.LogCaptureFixture) -> None:
+    warned = replace(RUNNING, warnings=("state is pickled",))
+    stream = io.StringIO()
+    shows: list[ProgressDisplay | ProgressLog] = [
+        ProgressDisplay(stream, lambda: 100.0),
+        ProgressLog(lambda: 100.0),
+    ]
+    for display in shows:
+        display.show(warned)
+        display.show(RUNNING)  # by a JobMaster that was not told yet
+        display.show(replace(warned, warnings=("state is pickled", "another")))
+    assert stream.getvalue().splitlines() == [
+        "warning: state is pickled",
+        progress_text(RUNNING),
+        "warning: another",
+    ]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"job {JOB}: state is pickled",
+        f"job {JOB}: another",
+    ]
+
+
 class Clock:
     """Seconds that a test sets."""
 

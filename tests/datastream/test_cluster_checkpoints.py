@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 
 from flinkray.checkpoint.storage import find_checkpoints
-from flinkray.datastream import CheckpointingMode, Configuration, StreamExecutionEnvironment
+from flinkray.datastream import (
+    CheckpointingMode,
+    Configuration,
+    KeyedProcessFunction,
+    RuntimeContext,
+    StreamExecutionEnvironment,
+    Types,
+    WatermarkStrategy,
+)
+from flinkray.datastream.connectors import DataGeneratorSource, DiscardingSink
+from flinkray.datastream.state import ValueStateDescriptor
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 from flinkray.testing.waiting import wait_until
 from tests.datastream.tallies import KEYS, expected, first_numbers, newest, settings, tallies
@@ -79,6 +89,35 @@ def test_a_program_goes_on_from_its_last_checkpoint(
     if kind != "Dispatcher":  # nothing of the job is there
         assert any(len(of_subtask) > 1 for of_subtask in begun)
     assert all(n > of_subtask[0] for of_subtask in begun for n in of_subtask[1:])
+
+
+def test_a_job_warns_of_state_that_it_has_to_pickle(
+    cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    class Local:
+        """Nothing but pickle covers it."""
+
+    class Keep(KeyedProcessFunction[int, int, int]):
+        def open(self, runtime_context: RuntimeContext) -> None:
+            self._kept = runtime_context.get_state(ValueStateDescriptor("kept"))
+
+        def process_element(self, value: int, ctx: KeyedProcessFunction.Context) -> None:
+            self._kept.update(Local())
+
+    env = on(cluster, tmp_path / "checkpoints")
+    source: DataGeneratorSource = DataGeneratorSource(lambda n: n, 1_000_000, 1_000.0)
+    numbers = env.from_source(source, WatermarkStrategy.no_watermarks(), "numbers", Types.LONG())
+    kept = numbers.key_by(lambda n: n % 3).process(Keep()).name("keep").uid("keep")
+    kept.sink_to(DiscardingSink())
+    job = cluster.client.job(env.execute_async("pickling").get_job_id())
+    try:
+        wait_until(lambda: bool(job.details().warnings), 30, "a warning")
+        (warning,) = job.details().warnings
+        assert warning.startswith("state 'kept' of operator 'keep' (uid 'keep') has values of ")
+        assert "<locals>.Local" in warning
+    finally:
+        job.cancel()
+        job.wait()
 
 
 def test_at_least_once_loses_nothing(cluster: ThreadedCluster, tmp_path: Path) -> None:

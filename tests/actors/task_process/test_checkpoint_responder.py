@@ -19,7 +19,15 @@ from flinkray.scheduler.checkpoints.messages import AcknowledgeCheckpoint, Decli
 from flinkray.streaming.checkpoint.barrier_handler import ABORTED, DECLINED_BEFORE, SUBSUMED
 from flinkray.streaming.operators.operator import OperatorState, OperatorStateCapture
 from flinkray.streaming.records.elements import Block, Element, Watermark
-from tests.actors.task_process.answering import LISTS, SEEN, Answering, Stateful, parts_of, restored
+from tests.actors.task_process.answering import (
+    LISTS,
+    OPERATOR,
+    SEEN,
+    Answering,
+    Stateful,
+    parts_of,
+    restored,
+)
 
 
 @pytest.fixture
@@ -62,6 +70,28 @@ def test_small_state_lies_in_its_handle(tmp_path: Path) -> None:
     (part,) = parts_of(answering.acknowledged(1))
     assert isinstance(part.location, InlineState)
     assert answering.files() == []
+
+
+class Plain:
+    """Nothing says how its objects are written."""
+
+
+def test_an_acknowledgement_names_what_is_pickled(answering: Answering) -> None:
+    class Local(Plain):
+        pass
+
+    answering.stateful.put("k", Local())
+    answering.stateful.append("k", 1)
+    answering.stateful.see(Plain())
+    answering.capture(1)
+    (answer,) = answering.run()
+    assert isinstance(answer, AcknowledgeCheckpoint)
+    named = {(state.operator_id, state.name): state.types for state in answer.pickled}
+    module, test = __name__, "test_an_acknowledgement_names_what_is_pickled"
+    assert named == {
+        (OPERATOR, "values"): (f"{module}.{test}.<locals>.Local",),
+        (OPERATOR, "seen"): (f"{module}.Plain",),
+    }
 
 
 # --- increments -------------------------------------------------------------------------------

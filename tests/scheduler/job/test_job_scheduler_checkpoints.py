@@ -26,6 +26,7 @@ from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason
 from flinkray.scheduler.checkpoints.messages import (
     CheckpointAborted,
     CheckpointCompleted,
+    PickledState,
     TriggerCheckpoint,
 )
 from flinkray.scheduler.checkpoints.properties import (
@@ -227,6 +228,19 @@ def test_job_that_takes_none_answers_so() -> None:
     assert "the job takes none" in str(finished.error)
     assert tasks.fail("a1")
     assert all(d.restored is None and d.restores == 0 for d in tasks.tasks.values())
+
+
+def test_state_that_is_pickled_is_warned_of_once_by_operator() -> None:
+    tasks = running()
+    tasks.trigger()
+    pickled = (PickledState("b", "seen", ("job.Local", "job.Other")),)
+    answers = tasks.acknowledgements(tasks.last_id, "b1 b2")
+    for answer in answers:
+        tasks.tell("tasks_reported", [replace(answer, pickled=pickled)])
+    (warning,) = tasks.scheduler.details().warnings
+    assert warning.startswith("state 'seen' of operator 'b'")
+    assert "values of job.Local, job.Other, which are pickled" in warning
+    assert tasks.scheduler.progress().warnings == (warning,)
 
 
 def test_overview_is_that_of_the_coordinator() -> None:
