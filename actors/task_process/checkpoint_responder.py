@@ -267,7 +267,7 @@ class TaskCheckpointResponder(CheckpointResponder):
             for operator_id, capture in snapshot.captures.items():
                 snapshot.check()
                 base = snapshot.bases.get(operator_id, ())
-                snapshot.writer.write(operator_id, capture.write(), base)
+                snapshot.writer.write(operator_id, capture.stream(), base)
 
         self._try(snapshot, write)
         self._release(snapshot)

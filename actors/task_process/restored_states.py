@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from flinkray.actors.gateways.task_errors import TaskError
 from flinkray.actors.task_process.snapshot_writer import ChannelPlace, KeyedStateParts
@@ -13,6 +13,7 @@ from flinkray.checkpoint.keyed_state_format import read_keyed_state
 from flinkray.checkpoint.operator_state_format import read_operator_state
 from flinkray.checkpoint.state_files import open_state
 from flinkray.core.key_groups import KeyGroupRange
+from flinkray.state.snapshots import SnapshotBody, SnapshotContents, SnapshotStream
 from flinkray.streaming.network import decode_elements
 from flinkray.streaming.operators.operator import OperatorState, StreamOperator
 from flinkray.streaming.records.elements import Element
@@ -31,39 +32,64 @@ def read_states(
     """By operator id.
 
     Args:
-        check: called before each file is read; what it raises ends the reading.
+        check: called before each file or body is read; what it raises ends the reading.
 
     Raises:
-        StateNotReadError: a file is not there, cannot be read, or is not what was written.
+        StateNotReadError: a file is not there, cannot be read, or is not what was written.  Of
+            keyed state it may also be raised while an operator is restored from it.
     """
     states = {}
     for operator_id, operator in operators:
         of_operator = state.operators.get(operator_id)
         if of_operator is not None:
-            try:
-                states[operator_id] = _read(of_operator, _key_groups_of(operator), check)
-            except CheckpointStorageError as error:
-                name = operator.context.name
-                raise StateNotReadError(
-                    f"the state of operator {name!r} cannot be read: {error}"
-                ) from error
+            with _told(operator.context.name):
+                states[operator_id] = _read(of_operator, operator, check)
     return states
 
 
+@contextmanager
+def _told(name: str) -> Iterator[None]:
+    """Errors name the operator."""
+    try:
+        yield
+    except CheckpointStorageError as error:
+        raise StateNotReadError(
+            f"the state of operator {name!r} cannot be read: {error}"
+        ) from error
+
+
 def _read(
-    state: OperatorSubtaskState, key_groups: KeyGroupRange | None, check: Callable[[], None]
+    state: OperatorSubtaskState, operator: StreamOperator, check: Callable[[], None]
 ) -> list[OperatorState]:
     states = []
+    key_groups, name = _key_groups_of(operator), operator.context.name
     if key_groups is not None:
-        for keyed in state.keyed_state:
-            for part in keyed.parts:
-                check()
-                snapshots = read_keyed_state([replace(keyed, parts=(part,))], key_groups)
-                states += [OperatorState(keyed=it) for it in snapshots]
+        for keyed in read_keyed_state(state.keyed_state, key_groups):
+            check()
+            states.append(OperatorState(keyed=_OfOperator(keyed, name, check)))
     for handle in state.operator_state:
         check()
         states += [OperatorState(operator=it) for it in read_operator_state([handle])]
     return states
+
+
+class _OfOperator(SnapshotStream):
+    """Keyed state that is read while the operator is restored from it."""
+
+    def __init__(self, stored: SnapshotStream, name: str, check: Callable[[], None]) -> None:
+        self.key_groups = stored.key_groups
+        self._stored = stored
+        self._name = name
+        self._check = check
+
+    def bodies(self) -> Iterator[SnapshotBody]:
+        with _told(self._name):
+            for body in self._stored.bodies():
+                self._check()
+                yield body
+
+    def contents(self) -> SnapshotContents:
+        return self._stored.contents()
 
 
 def read_in_flight(

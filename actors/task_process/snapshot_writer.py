@@ -15,12 +15,12 @@ from flinkray.checkpoint.handles import (
     OperatorSubtaskState,
     StateLocation,
 )
-from flinkray.checkpoint.keyed_state_format import write_keyed_state
+from flinkray.checkpoint.keyed_state_format import write_keyed_state, write_keyed_state_if_any
 from flinkray.checkpoint.operator_state_format import write_operator_state
 from flinkray.checkpoint.state_files import StateWriter, delete_state
 from flinkray.scheduler.checkpoints.messages import PickledState
 from flinkray.state.operator_state import OperatorSnapshot
-from flinkray.state.snapshots import KeyedSnapshot
+from flinkray.state.snapshots import SnapshotStream
 from flinkray.streaming.network import encode_elements
 from flinkray.streaming.operators.operator import OperatorState
 from flinkray.streaming.records.in_flight import InFlight
@@ -62,11 +62,11 @@ class SnapshotWriter:
         Raises:
             CheckpointStorageError: it cannot be written.
         """
-        self.pickled += _pickled(operator_id, state)
         self.operators[operator_id] = OperatorSubtaskState(
             () if state.operator is None else (self._operator_state(state.operator),),
             () if state.keyed is None else self._keyed_state(state.keyed, base),
         )
+        self.pickled += _pickled(operator_id, state)
 
     def write_in_flight(self, operator_id: str, in_flight: InFlightData) -> None:
         """With the state of the operator, which was written before.
@@ -101,12 +101,13 @@ class SnapshotWriter:
         return handle
 
     def _keyed_state(
-        self, snapshot: KeyedSnapshot, base: KeyedStateParts
+        self, snapshot: SnapshotStream, base: KeyedStateParts
     ) -> tuple[KeyedStateHandle, ...]:
-        if not (base or snapshot.tables or snapshot.timers or snapshot.columns):
-            return ()
         with self._writer.shared() as output:
-            location = write_keyed_state(snapshot, output)
+            write = write_keyed_state if base else write_keyed_state_if_any
+            location = write(snapshot, output)
+        if location is None:
+            return ()
         self._written.append(location)
         parts = (*base, KeyedStatePart(location, is_whole=not base))
         return (KeyedStateHandle(*snapshot.key_groups, parts),)
@@ -126,6 +127,7 @@ def _pickled(operator_id: str, state: OperatorState) -> Iterator[PickledState]:
     if state.operator is not None:
         types += ((name, it.serializer.pickled) for name, it in state.operator.states.items())
     if state.keyed is not None:
-        types += ((name, table.serializer.pickled) for name, table in state.keyed.tables.items())
-        types += ((name, table.pickled) for name, table in state.keyed.columns.items())
+        keyed = state.keyed.contents()
+        types += ((name, table.serializer.pickled) for name, table in keyed.tables.items())
+        types += ((name, table.pickled) for name, table in keyed.columns.items())
     return (PickledState(operator_id, name, found) for name, found in types if found)

@@ -1,4 +1,10 @@
-"""The beginning of a file of state: magic, version (1 byte), checksum (4), size (4), a record."""
+"""What a file of state says of itself, in a record at its beginning or at its end.
+
+::
+
+    header: magic, version (1 byte), checksum (4), size (4), record
+    footer: record, checksum (4), size (4), version (1 byte), magic
+"""
 
 from __future__ import annotations
 
@@ -17,8 +23,8 @@ from flinkray.core.records import decode_record, encode_record
 
 RecordT = TypeVar("RecordT")
 
-_FIRST_READ = 8_192
-"""Bytes: most headers are in them."""
+_FEW = 8_192
+"""Bytes, which are read at once: most headers and footers are in them."""
 
 
 def write_header(output: StateOutput, magic: bytes, version: int, record: object) -> int:
@@ -39,7 +45,7 @@ def read_header(
     Raises:
         CheckpointStorageError: it is no such file, or it cannot be read.
     """
-    first = state.read(0, min(_FIRST_READ, state.size))
+    first = state.read(0, min(_FEW, state.size))
     check_format(state.name, first, magic, version)
     begin = len(magic) + 1 + 8
     end = begin + int.from_bytes(first[begin - 4 : begin], "big")
@@ -50,7 +56,51 @@ def read_header(
     if end > len(first):
         first += state.read(len(first), end - len(first))
     check_bytes(state.name, first[begin - 4 : end], first[begin - 8 : begin - 4])
+    return _decoded(state, first[begin:end], record_type), end, first
+
+
+def write_footer(output: StateOutput, magic: bytes, version: int, record: object) -> None:
+    """Raises CheckpointStorageError."""
+    body = encode_record(record)
+    rest = len(body).to_bytes(4, "big") + bytes([version]) + magic
+    output.write(b"".join((body, zlib.crc32(body + rest).to_bytes(4, "big"), rest)))
+
+
+def read_footer(
+    state: StateInput, magic: bytes, version: int, record_type: type[RecordT]
+) -> tuple[RecordT, int]:
+    """The record, and how many bytes are before it.
+
+    Raises:
+        CheckpointStorageError: it is no such file, or it cannot be read.
+    """
+    begin = max(state.size - _FEW, 0)
+    last = state.read(begin, state.size - begin)
+    if not last.endswith(magic):
+        raise UnknownCheckpointFormatError(
+            state.name,
+            f"it does not end with {magic!r}: it is cut short, or no such file of flinkray's",
+        )
+    size_of_rest = 4 + 1 + len(magic)
+    if len(last) < 4 + size_of_rest:
+        raise CorruptCheckpointError(state.name, "it is cut short; restore an earlier checkpoint")
+    rest = last[-size_of_rest:]
+    check_format(state.name, magic + rest[4:5], magic, version)
+    size = int.from_bytes(rest[:4], "big")
+    wanted = size + 4 + size_of_rest
+    if wanted > state.size:
+        raise CorruptCheckpointError(
+            state.name, "it is cut short, or changed in its footer; restore an earlier checkpoint"
+        )
+    if wanted > len(last):
+        last = state.read(state.size - wanted, wanted - len(last)) + last
+    body, checksum = last[-wanted : -size_of_rest - 4], last[-size_of_rest - 4 : -size_of_rest]
+    check_bytes(state.name, body + rest, checksum)
+    return _decoded(state, body, record_type), state.size - wanted
+
+
+def _decoded(state: StateInput, body: bytes, record_type: type[RecordT]) -> RecordT:
     try:
-        return decode_record(first[begin:end], record_type), end, first
+        return decode_record(body, record_type)
     except StoredFormatError as error:
         raise UnknownCheckpointFormatError(state.name, str(error)) from error

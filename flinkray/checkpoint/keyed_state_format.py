@@ -2,38 +2,48 @@
 
 ::
 
-    header, bodies
+    bodies, footer
 
-The header (:mod:`flinkray.checkpoint.headers`) says which tables there are, how each was written,
-and where the body of each table, queue and column is, for each key group.  Bodies are in the order
-of key groups, and each has a checksum.
+Bodies are in the order of key groups, and each has a checksum.  What a table, queue or columnar
+table has of one key group is one body, or several that follow each other.  The footer
+(:mod:`flinkray.checkpoint.headers`) says which tables there are, how each was written, and where
+the bodies are.  It is last, so that nobody need have everything in memory.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from flinkray.checkpoint.errors import CorruptCheckpointError
 from flinkray.checkpoint.handles import KeyedStateHandle, StateLocation
-from flinkray.checkpoint.headers import read_header, write_header
+from flinkray.checkpoint.headers import read_footer, write_footer
 from flinkray.checkpoint.state_files import StateInput, StateOutput, check_bytes, open_state
 from flinkray.core.key_groups import KeyGroupRange
 from flinkray.core.message import message
 from flinkray.core.schema import stored
 from flinkray.state.serializers import SerializerSnapshot
-from flinkray.state.snapshots import ColumnarSnapshot, KeyedSnapshot, TableSnapshot
+from flinkray.state.snapshots import (
+    ColumnarForm,
+    Section,
+    SnapshotBody,
+    SnapshotContents,
+    SnapshotStream,
+    TableForm,
+)
 
 MAGIC = b"flinkray keyed state\n"
-VERSION = 1
-_LARGEST_READ = 64 << 20
+VERSION = 2
+_LARGEST_READ = 16 << 20
 """Bytes of one request, but for bodies that are larger."""
 
 _BODY = struct.Struct(">HIQQI")
-"""Key group, number of its section, offset behind the header, size, checksum."""
+"""Key group, number of its section, offset, size, checksum."""
 
 
 @stored("checkpoint.StoredTable")
@@ -108,42 +118,48 @@ class _Body:
 # --- writing ----------------------------------------------------------------------------------
 
 
-def write_keyed_state(snapshot: KeyedSnapshot, output: StateOutput) -> StateLocation:
-    """Write a snapshot, and finish the output.  Raises CheckpointStorageError."""
-    sections = [
-        *(table.groups for table in snapshot.tables.values()),
-        *snapshot.timers.values(),
-        *(table.groups for table in snapshot.columns.values()),
-    ]
-    index, payloads, offset = bytearray(), [], 0
-    for group in sorted({group for section in sections for group in section}):
-        for number, section in enumerate(sections):
-            payload = section.get(group)
-            if payload is not None:
-                checksum = zlib.crc32(payload)
-                index += _BODY.pack(group, number, offset, len(payload), checksum)
-                payloads.append(payload)
-                offset += len(payload)
+def write_keyed_state(snapshot: SnapshotStream, output: StateOutput) -> StateLocation:
+    """Write a snapshot, and finish the output.  Raises CheckpointStorageError, and what the
+    snapshot raises."""
+    _write(snapshot, output)
+    return output.finish()
+
+
+def write_keyed_state_if_any(snapshot: SnapshotStream, output: StateOutput) -> StateLocation | None:
+    """The same; None, and the output is not finished, where there is nothing to be written."""
+    return output.finish() if _write(snapshot, output) else None
+
+
+def _write(snapshot: SnapshotStream, output: StateOutput) -> bool:
+    """Whether there is anything."""
+    entries: list[tuple[int, Section, int, int, int]] = []
+    offset = 0
+    for group, section, payload in snapshot.bodies():
+        if entries and group < entries[-1][0]:
+            raise ValueError(f"key group {group} comes after {entries[-1][0]} in a snapshot")
+        entries.append((group, section, offset, len(payload), zlib.crc32(payload)))
+        output.write(payload)
+        offset += len(payload)
+    contents = snapshot.contents()
+    numbers = {section: number for number, section in enumerate(contents.sections)}
     tables = (
         StoredTable(name, table.kind, table.namespaced, table.whole, table.serializer)
-        for name, table in snapshot.tables.items()
+        for name, table in contents.tables.items()
     )
     columns = (
         StoredColumns(name, table.kind, table.namespaced, table.whole, table.removed, table.pickled)
-        for name, table in snapshot.columns.items()
+        for name, table in contents.columns.items()
     )
     header = KeyedStateHeader(
         snapshot.key_groups.first,
         snapshot.key_groups.last,
         tuple(tables),
-        tuple(snapshot.timers),
+        contents.timers,
         tuple(columns),
-        bytes(index),
+        b"".join(_BODY.pack(group, numbers[of], *where) for group, of, *where in entries),
     )
-    write_header(output, MAGIC, VERSION, header)
-    for payload in payloads:
-        output.write(payload)
-    return output.finish()
+    write_footer(output, MAGIC, VERSION, header)
+    return bool(numbers)
 
 
 # --- reading ----------------------------------------------------------------------------------
@@ -151,64 +167,85 @@ def write_keyed_state(snapshot: KeyedSnapshot, output: StateOutput) -> StateLoca
 
 def read_keyed_state_header(state: StateInput) -> KeyedStateHeader:
     """What is in it, without reading that.  Raises CheckpointStorageError."""
-    return read_header(state, MAGIC, VERSION, KeyedStateHeader)[0]
+    return _read_header(state)[0]
+
+
+def _read_header(state: StateInput) -> tuple[KeyedStateHeader, list[_Body]]:
+    header, size = read_footer(state, MAGIC, VERSION, KeyedStateHeader)
+    bodies = [_Body(*entry) for entry in _BODY.iter_unpack(header.bodies)]
+    end = bodies[-1].end if bodies else 0
+    if end != size:
+        raise CorruptCheckpointError(
+            state.name,
+            f"it has {size} bytes of state, and its footer says {end}; restore an earlier "
+            "checkpoint",
+        )
+    return header, bodies
+
+
+class StoredSnapshot(SnapshotStream):
+    """What is stored of some key groups; nothing else is read but the footer, and nothing is kept.
+
+    Args:
+        opened: the state, each time it is read.
+        key_groups: those that are wanted.
+
+    Raises:
+        CheckpointStorageError: it cannot be read, or is not what was written; also of
+            :meth:`bodies`.
+    """
+
+    def __init__(
+        self, opened: Callable[[], AbstractContextManager[StateInput]], key_groups: KeyGroupRange
+    ) -> None:
+        self._opened = opened
+        with opened() as state:
+            self._header, self._bodies = _read_header(state)
+        self.key_groups = self._header.key_groups.intersection(key_groups)
+
+    def bodies(self) -> Iterator[SnapshotBody]:
+        sections = list(self.contents().sections)
+        wanted = [body for body in self._bodies if body.key_group in self.key_groups]
+        with self._opened() as state:
+            for run in _runs(wanted):
+                first = run[0].offset
+                data = memoryview(state.read(first, run[-1].end - first))
+                for body in run:
+                    payload = data[body.offset - first : body.end - first]
+                    check_bytes(state.name, payload, body.checksum.to_bytes(4, "big"))
+                    yield SnapshotBody(body.key_group, sections[body.section], payload)
+
+    def contents(self) -> SnapshotContents:
+        header = self._header
+        return SnapshotContents(
+            {
+                table.name: TableForm(
+                    table.kind, table.namespaced, table.is_whole, table.serializer
+                )
+                for table in header.tables
+            },
+            header.timers,
+            {
+                table.name: ColumnarForm(
+                    table.kind, table.namespaced, table.is_whole, table.removed, table.pickled
+                )
+                for table in header.columns
+            },
+        )
 
 
 def read_keyed_state(
     handles: Iterable[KeyedStateHandle], key_groups: KeyGroupRange
-) -> list[KeyedSnapshot]:
+) -> Iterator[StoredSnapshot]:
     """What a subtask of these key groups is restored from, for its backend, in order.
 
     Raises:
         CheckpointStorageError: a handle's state cannot be read, or is not what was written.
     """
-    snapshots = []
     for handle in handles:
         of_handle = handle.key_groups.intersection(key_groups)
         for part in handle.parts:
-            with open_state(part.location) as state:
-                snapshots.append(read_keyed_state_part(state, of_handle))
-    return snapshots
-
-
-def read_keyed_state_part(state: StateInput, key_groups: KeyGroupRange) -> KeyedSnapshot:
-    """What a snapshot has of these key groups; nothing else is read but the header.
-
-    Raises:
-        CheckpointStorageError: it cannot be read, or is not what was written.
-    """
-    header, begin, _ = read_header(state, MAGIC, VERSION, KeyedStateHeader)
-    common = header.key_groups.intersection(key_groups)
-    number_of_sections = len(header.tables) + len(header.timers) + len(header.columns)
-    sections: list[dict[int, bytes]] = [{} for _ in range(number_of_sections)]
-    bodies = [_Body(*entry) for entry in _BODY.iter_unpack(header.bodies)]
-    end = begin + max((body.end for body in bodies), default=0)
-    if end != state.size:
-        raise CorruptCheckpointError(
-            state.name,
-            f"it has {state.size} bytes, and its header says {end}; restore an earlier checkpoint",
-        )
-    for run in _runs([body for body in bodies if body.key_group in common]):
-        first = run[0].offset
-        data = memoryview(state.read(begin + first, run[-1].end - first))
-        for body in run:
-            payload = data[body.offset - first : body.end - first]
-            check_bytes(state.name, payload, body.checksum.to_bytes(4, "big"))
-            sections[body.section][body.key_group] = bytes(payload)
-    tables = {
-        table.name: TableSnapshot(
-            table.kind, table.namespaced, table.is_whole, groups, table.serializer
-        )
-        for table, groups in zip(header.tables, sections, strict=False)
-    }
-    timers = dict(zip(header.timers, sections[len(tables) :], strict=False))
-    columns = {
-        table.name: ColumnarSnapshot(
-            table.kind, table.namespaced, table.is_whole, table.removed, groups, table.pickled
-        )
-        for table, groups in zip(header.columns, sections[len(tables) + len(timers) :], strict=True)
-    }
-    return KeyedSnapshot(common, tables, timers, columns)
+            yield StoredSnapshot(partial(open_state, part.location), of_handle)
 
 
 def _runs(bodies: list[_Body]) -> Iterator[list[_Body]]:

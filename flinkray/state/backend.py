@@ -30,7 +30,7 @@ from flinkray.state.interfaces import ArrayState, ValueState
 from flinkray.state.key_context import KeyContext
 from flinkray.state.keys import KeyHash, stable_hash
 from flinkray.state.row_table import KeysOf, RowTable
-from flinkray.state.snapshots import KeyedSnapshot, StateCapture
+from flinkray.state.snapshots import KeyedSnapshot, SnapshotStream, StateCapture
 from flinkray.state.table import MISSING, ListTable, MapTable, StateTable, ValueTable
 from flinkray.state.timer_queue import TimerQueue
 from flinkray.state.ttl_handles import (
@@ -139,7 +139,9 @@ class KeyedStateBackend(ABC):
         """
 
     @abstractmethod
-    def restore(self, snapshots: Iterable[KeyedSnapshot], checkpoint_id: int | None = None) -> None:
+    def restore(
+        self, snapshots: Iterable[SnapshotStream], checkpoint_id: int | None = None
+    ) -> None:
         """Take over what belongs to this subtask's key groups, before any state is asked for.
         Snapshots of changes come after those that they are about.
 

@@ -42,7 +42,13 @@ from flinkray.state.serializers import (
     read_timers,
     write_timers,
 )
-from flinkray.state.snapshots import KeyedSnapshot, StateCapture, TableSnapshot
+from flinkray.state.snapshots import (
+    KeyedSnapshot,
+    SnapshotStream,
+    StateCapture,
+    TableSnapshot,
+    collected,
+)
 from flinkray.state.table import ValueTable
 from flinkray.state.timer_queue import TimerQueue
 
@@ -188,11 +194,13 @@ class HeapKeyedStateBackend(KeyedStateBackend):
             dict(self._restored_columns) if is_whole else {},
         )
 
-    def restore(self, snapshots: Iterable[KeyedSnapshot], checkpoint_id: int | None = None) -> None:
+    def restore(
+        self, snapshots: Iterable[SnapshotStream], checkpoint_id: int | None = None
+    ) -> None:
         if self._tables or self._columnar:
             raise StateError("a backend is restored before its states are used, not afterwards")
         timers: dict[str, dict[int, bytes]] = {}
-        for snapshot in snapshots:
+        for snapshot in map(collected, snapshots):
             for name, part in snapshot.tables.items():
                 self._restore_table(name, part, snapshot.key_groups)
             for name, groups in snapshot.timers.items():
@@ -268,7 +276,7 @@ class _HeapCapture(StateCapture):
         }
         self._queues = {name: queue.capture() for name, queue in backend._queues.items()}
 
-    def write(self) -> KeyedSnapshot:
+    def stream(self) -> SnapshotStream:
         try:
             return self._write(KeyGroupAssigner(self._max_parallelism, self._hash_of))
         finally:

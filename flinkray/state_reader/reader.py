@@ -21,7 +21,7 @@ from flinkray.core.errors import FlinkRayError
 from flinkray.core.key_groups import KeyGroupRange
 from flinkray.state import KeyedSnapshot
 from flinkray.state.serializers import StateSerializer, expires, read_timers
-from flinkray.state.snapshots import TableSnapshot
+from flinkray.state.snapshots import TableSnapshot, collected
 
 
 class StateNotFoundError(FlinkRayError):
@@ -202,7 +202,7 @@ class SavepointReader:
         """Of each subtask: a whole one, and the changes after it."""
         everything = KeyGroupRange(0, operator.max_parallelism - 1)
         for handle in self._keyed_handles(operator):
-            yield read_keyed_state((handle,), everything)
+            yield [collected(stored) for stored in read_keyed_state((handle,), everything)]
 
 
 def _entries_of(name: str, tables: list[TableSnapshot]) -> Iterator[KeyedEntry]:

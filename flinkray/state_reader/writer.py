@@ -157,7 +157,7 @@ class SavepointWriter:
         keyed: tuple[KeyedStateHandle, ...] = ()
         if operator.keyed.names():
             with writer.shared() as output:
-                location = write_keyed_state(operator.keyed.capture().write(), output)
+                location = write_keyed_state(operator.keyed.capture().stream(), output)
             part = KeyedStatePart(location, is_whole=True)
             keyed = (KeyedStateHandle(0, self._max_parallelism - 1, (part,)),)
         own: tuple[OperatorStateHandle, ...] = ()

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flinkray.datastream.field_aggregates import FieldReduce
+from flinkray.state.snapshots import KeyedSnapshot
 from flinkray.streaming.columnar.keyed_aggregate import KeyedAggregateOperator
 from flinkray.streaming.columnar.window_aggregate import ColumnAggregate, WindowAggregateOperator
 from flinkray.streaming.columnar.window_operators import WindowBatchesOperator, WindowJoinOperator
@@ -382,7 +383,7 @@ def size_of(captures: list[OperatorStateCapture]) -> int:
     size = 0
     for capture in captures:
         keyed = capture.write().keyed
-        assert keyed is not None
+        assert isinstance(keyed, KeyedSnapshot)
         tables: list[Any] = [*keyed.columns.values(), *keyed.tables.values()]
         size += sum(len(payload) for table in tables for payload in table.groups.values())
     return size

@@ -22,7 +22,7 @@ from flinkray.state.operator_state import (
     OperatorSnapshot,
     OperatorStateBackend,
 )
-from flinkray.state.snapshots import KeyedSnapshot, StateCapture
+from flinkray.state.snapshots import SnapshotStream, StateCapture
 from flinkray.streaming.errors import Reading, text_of
 from flinkray.streaming.functions.metrics import MetricGroup
 from flinkray.streaming.functions.output_tag import OutputTag
@@ -147,7 +147,7 @@ class OperatorContext:
 class OperatorState:
     """A point in time of one operator's subtask."""
 
-    keyed: KeyedSnapshot | None = None
+    keyed: SnapshotStream | None = None
     operator: OperatorSnapshot | None = None
 
 
@@ -165,10 +165,14 @@ class OperatorStateCapture:
 
     def write(self) -> OperatorState:
         """Serialise it; from any thread, once."""
-        return OperatorState(
-            None if self._keyed is None else self._keyed.write(),
-            None if self._operator is None else self._operator.write(),
-        )
+        return OperatorState(None if self._keyed is None else self._keyed.write(), self._written())
+
+    def stream(self) -> OperatorState:
+        """The same; the keyed state is serialised while its bodies are taken."""
+        return OperatorState(None if self._keyed is None else self._keyed.stream(), self._written())
+
+    def _written(self) -> OperatorSnapshot | None:
+        return None if self._operator is None else self._operator.write()
 
     def release(self) -> None:
         """Nobody is going to write it; from any thread."""

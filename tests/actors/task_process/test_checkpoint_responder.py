@@ -335,7 +335,7 @@ def test_nothing_is_serialised_for_a_snapshot_that_was_given_up(
             super().__init__(None, None)
             self.name = name
 
-        def write(self) -> OperatorState:
+        def stream(self) -> OperatorState:
             serialised.append(self.name)
             answering.responder.aborted(1)
             return OperatorState()

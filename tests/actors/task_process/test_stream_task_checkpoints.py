@@ -390,7 +390,7 @@ async def checkpointed(process: ProcessUnderTest, *values: str) -> TaskState:
 
 
 def spoil(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    path.write_bytes(b"?" + path.read_bytes()[1:])
 
 
 async def test_state_that_cannot_be_read_fails_the_task(tmp_path: Path) -> None:
