@@ -15,11 +15,11 @@ from flinkray.streaming.operators.operator import (
     StreamOperator,
 )
 from flinkray.streaming.operators.timestamps import TimestampsAndWatermarksOperator
-from flinkray.streaming.records.elements import MAX_TIMESTAMP, Block, Origin
+from flinkray.streaming.records.elements import MAX_TIMESTAMP, Block, Columns, Origin
 from flinkray.streaming.sources.source import (
     NOTHING_NOW,
     NoRecords,
-    Polled,
+    OfSplit,
     ReaderContext,
     Source,
     SourceReader,
@@ -90,11 +90,16 @@ class SourceOperator(StreamOperator):
         """Of a batch that was longer than asked for."""
         restored = list(self.operator_state.list_state(_SPLITS).get())
         if restored:
-            self.reader.add_splits(restored)
+            self.add_splits(restored)
         self.reader.start()
 
     def add_splits(self, splits: Sequence[Any]) -> None:
         """From the enumerator."""
+        if self._stamping is not None:
+            for split in splits:
+                split_id = self.reader.split_id(split)
+                if split_id is not None:
+                    self._stamping.add_split(split_id)
         self.reader.add_splits(splits)
 
     def no_more_splits(self) -> None:
@@ -112,11 +117,11 @@ class SourceOperator(StreamOperator):
         Args:
             most: records, if they are values; columns are put out as they come.
         """
-        polled: Polled
+        polled: Block | Columns | NoRecords
         if self._rest is None:
             if self.paused:
                 return NOTHING_NOW
-            polled = self.reader.poll(min(most, self._block_records))
+            polled = self._polled(min(most, self._block_records))
             if isinstance(polled, NoRecords):
                 return polled
             if polled.origin is None:
@@ -133,6 +138,20 @@ class SourceOperator(StreamOperator):
         elif len(polled):
             self.output.emit_columns(polled)
         return len(polled)
+
+    def _polled(self, most: int) -> Block | Columns | NoRecords:
+        polled = self.reader.poll(most)
+        finished = self.reader_context.finished_splits
+        if finished:
+            if self._stamping is not None:
+                for split_id in finished:
+                    self._stamping.release_split(split_id)
+            finished.clear()
+        if isinstance(polled, OfSplit):
+            split_id, polled = polled
+            if self._stamping is not None:
+                self._stamping.select_split(split_id)
+        return polled
 
     def describe_occasion(self) -> str:
         return f"reading what follows its first {getattr(self, '_position', 0)} records"

@@ -13,8 +13,13 @@ import pyarrow as pa
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.operators.operator import StreamOperator
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Block, Columns
+from flinkray.streaming.time.split_watermarks import PartialWatermark, WatermarkMultiplexer
 from flinkray.streaming.time.watermark_alignment import AlignedMember
-from flinkray.streaming.time.watermarks import WatermarkOutput, WatermarkStrategy
+from flinkray.streaming.time.watermarks import (
+    WatermarkGenerator,
+    WatermarkOutput,
+    WatermarkStrategy,
+)
 
 
 class _Emitter(WatermarkOutput):
@@ -47,8 +52,22 @@ class _Emitter(WatermarkOutput):
             self._operator.put_out_status(False)
 
 
+class _TimeOfSplit:
+    """The generator of one split, or of all that belongs to none."""
+
+    def __init__(self, generator: WatermarkGenerator, output: PartialWatermark, now: int) -> None:
+        self.generator = generator
+        self.output = output
+        self.on_timestamps: Callable[[int], None] | None = getattr(generator, "on_timestamps", None)
+        self.last_activity = now
+
+
 class TimestampsAndWatermarksOperator(StreamOperator):
-    """Watermarks from upstream are swallowed, but for the last one, which ends the stream."""
+    """Watermarks from upstream are swallowed, but for the last one, which ends the stream.
+
+    Behind a source that says which split a batch is of, each split has a generator of its own, and
+    an idle time-out of its own.
+    """
 
     def __init__(
         self,
@@ -76,13 +95,13 @@ class TimestampsAndWatermarksOperator(StreamOperator):
     def open(self) -> None:
         self._assign = self._strategy.create_assigner()
         self._column = self._strategy.timestamp_column
-        self._generator = self._strategy.create_generator()
-        self._on_timestamps = getattr(self._generator, "on_timestamps", None)
         self._emitter = _Emitter(self)
+        self._combined = WatermarkMultiplexer(self._emitter)
+        self._times: dict[str | None, _TimeOfSplit] = {}
+        self._current = self._time_of(None)
         self._pending: Block | None = None
         self._done = 0
         self._place = 0
-        self._last_activity = self.context.time_service.now()
         interval = self.context.auto_watermark_interval
         if interval > 0 and self._progressive:
             self._every(interval, self._tick)
@@ -101,17 +120,57 @@ class TimestampsAndWatermarksOperator(StreamOperator):
 
         time_service.schedule(time_service.now() + interval, due)
 
+    # --- splits -----------------------------------------------------------------------------------
+
+    def _time_of(self, split_id: str | None) -> _TimeOfSplit:
+        time = self._times.get(split_id)
+        if time is None:
+            now = self.context.time_service.now()
+            generator = self._strategy.create_generator()
+            time = _TimeOfSplit(generator, self._combined.register(split_id), now)
+            self._times[split_id] = time
+        return time
+
+    def add_split(self, split_id: str) -> None:
+        """A split that holds back the watermark from now on, though nothing of it was read yet."""
+        if split_id not in self._times:
+            self._forget(None)
+            self._time_of(split_id)
+
+    def select_split(self, split_id: str | None) -> None:
+        """What follows is of this split."""
+        self._current = self._time_of(split_id)
+
+    def release_split(self, split_id: str) -> None:
+        """The split has ended; what it has said of time stays."""
+        time = self._times.get(split_id)
+        if time is not None:
+            time.generator.on_periodic_emit(time.output)
+            if len(self._times) == 1:
+                self._time_of(None)
+            self._forget(split_id)
+
+    def _forget(self, split_id: str | None) -> None:
+        if self._times.pop(split_id, None) is not None:
+            self._combined.release(split_id)
+
     def _tick(self) -> None:
-        self._generator.on_periodic_emit(self._emitter)
+        self._combined.deferred(self._update_all)
+
+    def _update_all(self) -> None:
         timeout = self._strategy.idle_timeout
-        if timeout is None:
-            return
         now = self.context.time_service.now()
         alignment = self.context.alignment
-        if alignment is not None and alignment.paused:
-            self._last_activity = now  # a source that has to wait is not idle
-        elif now - self._last_activity >= timeout:
-            self._emitter.mark_idle()
+        for time in self._times.values():
+            time.generator.on_periodic_emit(time.output)
+            if timeout is None:
+                continue
+            if alignment is not None and alignment.paused:
+                time.last_activity = now  # a source that has to wait is not idle
+            elif now - time.last_activity >= timeout:
+                time.output.mark_idle()
+
+    # --- records ----------------------------------------------------------------------------------
 
     def process_block(self, block: Block) -> None:
         timestamps = block.timestamps
@@ -131,21 +190,22 @@ class TimestampsAndWatermarksOperator(StreamOperator):
             )
         stamped = Block(block.values, timestamps, None, block.origin)
         self._active()
-        if self._on_timestamps is not None:
-            self._on_timestamps(max(timestamps))
+        on_timestamps = self._current.on_timestamps
+        if on_timestamps is not None:
+            on_timestamps(max(timestamps))
             self.output.emit(stamped)
         else:
             self._generate_one_by_one(stamped, timestamps)
 
     def _active(self) -> None:
         if self._strategy.idle_timeout is not None:
-            self._last_activity = self.context.time_service.now()
-            self._emitter.mark_active()
+            self._current.last_activity = self.context.time_service.now()
+            self._current.output.mark_active()
 
     def _generate_one_by_one(self, block: Block, timestamps: Any) -> None:
         """A watermark that a record causes follows right behind that record."""
         self._pending, self._done = block, 0
-        generator, emitter = self._generator, self._emitter
+        generator, emitter = self._current.generator, self._current.output
         records = zip(self.read(block), timestamps, strict=True)
         for place, (value, timestamp) in enumerate(records, 1):
             self._place = place
@@ -177,7 +237,8 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         )
 
     def process_columns(self, columns: Columns) -> None:
-        if self._on_timestamps is None or (self._column is None and self._assign is not None):
+        on_timestamps = self._current.on_timestamps
+        if on_timestamps is None or (self._column is None and self._assign is not None):
             self.process_block(columns.to_block())
             return
         timestamps = columns.timestamps
@@ -192,7 +253,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
             return
         if len(timestamps):
             self._active()
-            self._on_timestamps(int(timestamps.max()))
+            on_timestamps(int(timestamps.max()))
         self.output.emit_columns(Columns(columns.batch, timestamps, columns.origin, columns.scalar))
 
     def process_watermark(self, timestamp: int) -> None:
@@ -205,9 +266,13 @@ class TimestampsAndWatermarksOperator(StreamOperator):
 
     def finish(self) -> None:
         if self._progressive:
-            self._generator.on_periodic_emit(self._emitter)
+            self._combined.deferred(self._emit_all)
         if self._member is not None:
             self._member.leave()
+
+    def _emit_all(self) -> None:
+        for time in self._times.values():
+            time.generator.on_periodic_emit(time.output)
 
 
 def column_as_timestamps(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.int64]:

@@ -249,6 +249,9 @@ class _FileReader(SequentialReader[FileSplit]):
 
     _lines_per_block = 4096
 
+    def split_id(self, split: FileSplit) -> str:
+        return split.path
+
     def read(self, max_records: int) -> Polled:
         batch = next(self._batches, None)
         if batch is None:

@@ -11,6 +11,8 @@ from typing import TypeVar
 from flinkray.streaming.sources.source import (
     END_OF_INPUT,
     NOTHING_NOW,
+    NoRecords,
+    OfSplit,
     Polled,
     ReaderContext,
     SourceReader,
@@ -45,9 +47,14 @@ class SequentialReader(SourceReader[SplitT]):
                     return END_OF_INPUT if self._no_more else NOTHING_NOW
                 self._current = self._waiting.popleft()
                 self.open_split(self._current)
+            split_id = self.split_id(self._current)
             polled = self.read(max_records)
             if polled is not END_OF_INPUT:
-                return polled
+                if split_id is None or isinstance(polled, (NoRecords, OfSplit)):
+                    return polled
+                return OfSplit(split_id, polled)
+            if split_id is not None:
+                self.context.finish_split(split_id)
             self._current = None
             if not self._waiting and not self._no_more:
                 self.context.send_split_request()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from flinkray.core.clock import Clock
 from flinkray.streaming.records.elements import Block, Columns
@@ -38,7 +38,15 @@ class NoRecords(Enum):
 NOTHING_NOW = NoRecords.NOTHING_NOW
 END_OF_INPUT = NoRecords.END_OF_INPUT
 
-Polled = Block | Columns | NoRecords
+
+class OfSplit(NamedTuple):
+    """A batch of one split whose time is watched by itself (:meth:`SourceReader.split_id`)."""
+
+    split_id: str
+    batch: Block | Columns
+
+
+Polled = Block | Columns | OfSplit | NoRecords
 
 
 class ReaderContext:
@@ -57,6 +65,12 @@ class ReaderContext:
         self.wake = wake
         """To be called, from any thread, when there is something to poll after NOTHING_NOW."""
         self.split_requested = False
+        self.finished_splits: list[str] = []
+
+    def finish_split(self, split_id: str) -> None:
+        """The polls before this one gave all of a split with an id: it holds back no watermark any
+        more."""
+        self.finished_splits.append(split_id)
 
     def send_split_request(self) -> None:
         """Ask the enumerator for one more split."""
@@ -75,6 +89,15 @@ class SourceReader(ABC, Generic[SplitT]):
     @abstractmethod
     def add_splits(self, splits: Sequence[SplitT]) -> None:
         """Read these too."""
+
+    def split_id(self, split: SplitT) -> str | None:
+        """For splits that are read side by side: what tells them apart.
+
+        Such a split has watermarks of its own, and the stream has the least of them: a split that
+        was added and not read yet holds it back.  Batches are given as :class:`OfSplit` then.
+        None: time is that of all that the reader gives.
+        """
+        return None
 
     @abstractmethod
     def notify_no_more_splits(self) -> None:

@@ -2,6 +2,7 @@
 
 __all__ = [
     "combined_watermark",
+    "split_watermarks",
     "time_service",
     "timers",
     "turn",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flinkray.datastream import StreamExecutionEnvironment
-from flinkray.streaming.sources.source import END_OF_INPUT, ReaderContext
+from flinkray.streaming.sources.source import END_OF_INPUT, OfSplit, ReaderContext
 from flinkray.testing.manual_clock import ManualClock
 
 
@@ -21,6 +21,11 @@ def reader_of(source: Any, *splits: Any) -> Any:
     reader.add_splits(splits)
     reader.notify_no_more_splits()
     return reader
+
+
+def batch_of(polled: Any) -> Any:
+    """What a reader has given, whichever split it is of."""
+    return polled.batch if isinstance(polled, OfSplit) else polled
 
 
 def rest_of(reader: Any, max_records: int = 10) -> list[Any]:

@@ -19,7 +19,7 @@ from flinkray.streaming.records.elements import Columns
 from flinkray.streaming.sources.files import FileSplit
 from flinkray.streaming.sources.source import END_OF_INPUT, Boundedness, ReaderContext
 from flinkray.testing.manual_clock import ManualClock
-from tests.streaming.sources.reading import read, reader_of
+from tests.streaming.sources.reading import batch_of, read, reader_of
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_column_of_a_csv_file_has_a_type_for_all_its_values(tmp_path: Path) -> N
         FileSource(tmp_path, file_format="csv"), FileSplit(str(tmp_path / "long.csv"), 0)
     )
     batches = []
-    while (polled := reader.poll(10)) is not END_OF_INPUT:
+    while (polled := batch_of(reader.poll(10))) is not END_OF_INPUT:
         batches += [polled.batch] if len(polled) else []
     table = pa.Table.from_batches(batches)
     assert len(batches) > 1
@@ -92,12 +92,12 @@ def test_long_csv_file_is_read_on_where_its_reader_was(tmp_path: Path) -> None:
     path = tmp_path / "long.csv"
     path.write_text("n\n" + "".join(f"{n}\n" for n in range(400_000)) + "0.5\n")
     reader = reader_of(FileSource(path, file_format="csv"), FileSplit(str(path), 0))
-    while not len(first := reader.poll(10)):
+    while not len(first := batch_of(reader.poll(10))):
         pass
     (split,) = reader.snapshot_state(1)
     again = reader_of(FileSource(path, file_format="csv"), split)
     rest: list[float] = []
-    while (polled := again.poll(10)) is not END_OF_INPUT:
+    while (polled := batch_of(again.poll(10))) is not END_OF_INPUT:
         rest += polled.batch["n"].to_pylist() if len(polled) else []
     assert rest[0] == len(first)
     assert rest[-1] == 0.5
@@ -115,7 +115,7 @@ def test_empty_csv_file_has_no_rows_and_a_broken_one_is_named(tmp_path: Path) ->
 def test_text_is_read_on_by_line(files: Path) -> None:
     reader: Any = FileSource(files).create_reader(ReaderContext(0, 1, ManualClock()))
     reader.add_splits([FileSplit(str(files / "a.txt"), 1)])
-    block = reader.poll(10)
+    block = batch_of(reader.poll(10))
     assert block.values == ["two"]
     assert reader.snapshot_state(1)[0].offset == 2
 
@@ -167,10 +167,10 @@ def test_parquet_is_read_on_by_batch_of_columns(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": range(70_000)}), path)
     source = FileSource(tmp_path, file_format="parquet")
     reader = reader_of(source, FileSplit(str(path), 0))
-    first = reader.poll(4)
+    first = batch_of(reader.poll(4))
     assert isinstance(first, Columns)
     again = reader_of(source, *reader.snapshot_state(1))
-    while not len(rest := again.poll(4)):
+    while not len(rest := batch_of(again.poll(4))):
         pass
     assert (len(first), len(rest)) == (65_536, 4_464)
     assert rest.batch["x"][0].as_py() == 65_536

@@ -1,0 +1,185 @@
+"""Splits that are read side by side: each has a time of its own, and the stream the least of them
+(ST-18)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flinkray.core.durations import Duration
+from flinkray.datastream import WatermarkStrategy
+from flinkray.datastream.connectors import FileSource, FixedSplitsEnumerator, Source
+from flinkray.streaming.operators.source import SourceOperator
+from flinkray.streaming.records.elements import Block, Watermark, WatermarkStatus
+from flinkray.streaming.sources.files import FileSplit
+from flinkray.streaming.sources.source import (
+    END_OF_INPUT,
+    NOTHING_NOW,
+    Boundedness,
+    OfSplit,
+    SourceReader,
+)
+from flinkray.streaming.time.watermarks import PerElementWatermarks
+from flinkray.testing.operator_harness import OperatorHarness, Record
+
+BY_VALUE = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda v, _: v)
+
+
+class Script(Source[str]):
+    """Gives what it is told: (split, values), or the name of a split that ends."""
+
+    def __init__(self) -> None:
+        self.steps: list[Any] = []
+
+    def get_boundedness(self) -> Boundedness:
+        return Boundedness.CONTINUOUS_UNBOUNDED
+
+    def create_enumerator(self, context: Any, clock: Any) -> Any:
+        return FixedSplitsEnumerator(context, [])
+
+    def create_reader(self, context: Any) -> Any:
+        return ScriptReader(context, self.steps)
+
+
+class ScriptReader(SourceReader[str]):
+    def __init__(self, context: Any, steps: list[Any]) -> None:
+        super().__init__(context)
+        self.steps = steps
+
+    def add_splits(self, splits: Sequence[str]) -> None: ...
+
+    def notify_no_more_splits(self) -> None: ...
+
+    def split_id(self, split: str) -> str:
+        return split
+
+    def poll(self, max_records: int) -> Any:
+        while self.steps and isinstance(self.steps[0], str):
+            self.context.finish_split(self.steps.pop(0))
+        if not self.steps:
+            return NOTHING_NOW
+        split, values = self.steps.pop(0)
+        return OfSplit(split, Block(values))
+
+    def snapshot_state(self, checkpoint_id: int) -> list[str]:
+        return []
+
+
+class Reading:
+    """Of splits a and b, and what has come of it."""
+
+    def __init__(
+        self, strategy: WatermarkStrategy = BY_VALUE, splits: Sequence[str] = "ab"
+    ) -> None:
+        self.source = Script()
+        self.operator = SourceOperator(self.source, strategy=strategy)
+        self.harness = OperatorHarness(self.operator, auto_watermark_interval=50)
+        self.operator.add_splits(splits)
+        self.now = 0
+
+    def time(self, *steps: Any) -> list[Any]:
+        """The signs of time that follow when this was read, and 50 ms have gone."""
+        return [element for element in self.all(*steps) if not isinstance(element, Record)]
+
+    def all(self, *steps: Any) -> list[Any]:
+        self.source.steps += steps
+        while self.operator.emit_next() is not NOTHING_NOW:
+            pass
+        self.now += 50
+        self.harness.processing_time(self.now)
+        return self.harness.output()
+
+
+def test_watermark_is_the_least_of_the_splits() -> None:
+    reading = Reading()
+    assert reading.time(("a", [100])) == []
+    assert reading.time(("b", [30])) == [Watermark(29)]
+    assert reading.time(("b", [70]), ("a", [200])) == [Watermark(69)]
+    assert reading.time(("b", [500])) == [Watermark(199)]
+
+
+def test_split_that_is_added_later_does_not_take_back_the_watermark_and_holds_it() -> None:
+    reading = Reading()
+    assert reading.time(("a", [100]), ("b", [90])) == [Watermark(89)]
+    reading.operator.add_splits(["c"])
+    assert reading.time(("a", [200]), ("b", [200])) == []
+    assert reading.time(("c", [10])) == []
+    assert reading.time(("c", [150])) == [Watermark(149)]
+
+
+def test_split_that_ended_holds_nobody_back() -> None:
+    reading = Reading()
+    assert reading.time(("a", [100]), ("b", [30])) == [Watermark(29)]
+    assert reading.time("b") == [Watermark(99)]
+
+
+def test_last_split_that_ends_is_as_far_as_its_records() -> None:
+    reading = Reading()
+    assert reading.time(("a", [100]), ("b", [30]), "a", ("b", [80]), "b") == [Watermark(79)]
+    reading.operator.add_splits(["c"])
+    assert reading.time(("c", [300])) == [Watermark(299)]
+
+
+def test_idle_split_holds_nobody_back_until_it_has_a_record() -> None:
+    reading = Reading(BY_VALUE.with_idleness(Duration.of_millis(100)))
+    assert reading.time(("a", [100])) == []
+    assert reading.time(("a", [110])) == [Watermark(109)]  # b has had no record for 100 ms
+    assert reading.time(("a", [300]), ("b", [120])) == [Watermark(119)]
+    assert reading.time(("a", [400]), ("b", [130])) == [Watermark(129)]
+
+
+def test_stream_is_idle_when_all_splits_are() -> None:
+    reading = Reading(BY_VALUE.with_idleness(Duration.of_millis(100)))
+    assert reading.time(("a", [100]), ("b", [50])) == [Watermark(49)]
+    assert reading.time() == [WatermarkStatus(True)]
+    assert reading.time(("b", [60])) == [WatermarkStatus(False), Watermark(59)]
+
+
+def test_watermark_of_each_record_follows_it_when_all_splits_are_so_far() -> None:
+    strategy = WatermarkStrategy.for_generator(PerElementWatermarks).with_timestamp_assigner(
+        lambda value, _: value
+    )
+    reading = Reading(strategy)
+    assert reading.all(("a", [5]), ("b", [2, 4, 9])) == [
+        Record(5, 5),
+        Record(2, 2),
+        Watermark(1),
+        Record(4, 4),
+        Watermark(3),
+        Record(9, 9),
+        Watermark(4),
+    ]
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_file_that_is_still_to_be_read_holds_back_the_watermark(
+    tmp_path: Path, restored: bool
+) -> None:
+    """Two files come to one reader when a job is restored with fewer subtasks."""
+    paths = [tmp_path / "new.json", tmp_path / "old.json"]
+    for path, time in zip(paths, (1000, 10), strict=True):
+        path.write_text(f"{time}\n")
+    splits = [FileSplit(str(path), 0) for path in paths]
+
+    def reading(restore: Any = None) -> tuple[SourceOperator, OperatorHarness]:
+        source = FileSource(tmp_path, file_format="json")
+        operator = SourceOperator(source, strategy=BY_VALUE)
+        return operator, OperatorHarness(operator, restore=restore, auto_watermark_interval=50)
+
+    operator, h = reading()
+    operator.add_splits(splits)
+    if restored:
+        operator, h = reading(h.snapshot())
+    operator.no_more_splits()
+    times = []
+    for now in range(50, 1000, 50):
+        if operator.emit_next() is END_OF_INPUT:
+            break
+        h.processing_time(now)
+        times += h.output()
+    h.processing_time(1000)
+    times += h.output()
+    assert [t for t in times if isinstance(t, Watermark)] == [Watermark(9)]
