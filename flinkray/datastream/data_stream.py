@@ -20,8 +20,10 @@ from flinkray.streaming.columnar.keyed_aggregate import (
 )
 from flinkray.streaming.columnar.keyed_batches import KeyedBatchOperator
 from flinkray.streaming.columnar.local_aggregate import LocalAggregateOperator
+from flinkray.streaming.columnar.local_window_aggregate import LocalWindowAggregateOperator
 from flinkray.streaming.columnar.map_batches import MapBatchesOperator
-from flinkray.streaming.columnar.window_aggregate import ColumnAggregate, WindowAggregateOperator
+from flinkray.streaming.columnar.panes import ColumnAggregate, PaneTimes
+from flinkray.streaming.columnar.window_aggregate import WindowAggregateOperator
 from flinkray.streaming.columnar.window_operators import WindowBatchesOperator, WindowJoinOperator
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.functions.batch_functions import KeyedBatchFunction, KeyedGroupFunction
@@ -1125,11 +1127,13 @@ class WindowedStream(_Windowed):
         ]
         if not columns:
             raise StreamError("give at least one aggregate, such as n='count'")
-        operator = WindowAggregateOperator(
-            assigner.size, assigner.slide, assigner.offset, columns, self._stream._keys
-        )
+        times, keys = PaneTimes(assigner.size, assigner.slide, assigner.offset), self._stream._keys
+        operator = WindowAggregateOperator(times, columns, keys)
         title = f"{type(assigner).__name__}, Aggregate columns"
-        return self._stream._then_keyed(title, operator, None, sort_keys=None)
+        stream = self._stream._then_keyed(title, operator, None, sort_keys=None)
+        stream._transformation.local_operator = LocalWindowAggregateOperator(times, columns, keys)
+        stream._transformation.is_local_in_streams = True
+        return stream
 
 
 class AllWindowedStream(_Windowed):

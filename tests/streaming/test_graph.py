@@ -13,7 +13,9 @@ from flinkray.datastream import (
     RuntimeExecutionMode,
     SlotSharingGroup,
     StreamExecutionEnvironment,
+    WatermarkStrategy,
 )
+from flinkray.datastream.window import TumblingEventTimeWindows
 from flinkray.streaming.channels import RecordWriter
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.functions.metrics import MetricGroup
@@ -23,6 +25,7 @@ from flinkray.streaming.program.chain_builder import (
     pointwise_producers,
 )
 from flinkray.streaming.program.chain_plan import plan_chain
+from flinkray.streaming.program.graph import StreamGraph
 from flinkray.streaming.records.partitioners import ForwardPartitioner
 from flinkray.streaming.time.time_service import ProcessingTimeService
 from flinkray.testing import ManualClock
@@ -186,6 +189,28 @@ def test_batch_mode_aggregates_columns_before_they_are_divided_by_key(env: Any) 
     assert [n["predecessors"][0]["ship_strategy"] for n in plan[1:]] == [
         "REBALANCE", "FORWARD", "HASH", "FORWARD",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_windows_of_columns_begin_where_records_are_divided_and_ids_do_not_tell(
+    parallelism: int,
+) -> None:
+    def build(parallelism: int) -> StreamGraph:
+        env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(parallelism)
+        table = env.from_arrow(pa.table({"k": [1], "v": [1], "t": [0]}))
+        by_time = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_column("t")
+        keyed = table.assign_timestamps_and_watermarks(by_time).key_by("k")
+        keyed.window(TumblingEventTimeWindows.of(5)).aggregate_columns(n="count").print()
+        return env.get_stream_graph()
+
+    graph = build(parallelism)
+    locals_ = [node.name for node in graph.nodes if node.is_local]
+    name = "Local TumblingEventTimeWindows, Aggregate columns"
+    assert locals_ == ([] if parallelism == 1 else [name])
+    ids, others = graph.operator_ids(), build(3 - parallelism).operator_ids()
+    by_name = {node.name: ids[node.id] for node in graph.nodes if not node.is_local}
+    assert len(by_name) > 3
+    assert set(by_name.values()) <= set(others.values())
 
 
 def test_forward_between_different_parallelisms_is_refused(env: Any) -> None:

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from flinkray.datastream.field_aggregates import FieldReduce
 from flinkray.state.snapshots import KeyedSnapshot
 from flinkray.streaming.columnar.keyed_aggregate import KeyedAggregateOperator
-from flinkray.streaming.columnar.window_aggregate import ColumnAggregate, WindowAggregateOperator
+from flinkray.streaming.columnar.panes import ColumnAggregate, PaneTimes
+from flinkray.streaming.columnar.window_aggregate import WindowAggregateOperator
 from flinkray.streaming.columnar.window_operators import WindowBatchesOperator, WindowJoinOperator
 from flinkray.streaming.operators.operator import OperatorState, OperatorStateCapture
 from flinkray.streaming.records.elements import Columns
@@ -255,7 +256,7 @@ def test_window_aggregates_go_on_from_any_snapshot(key: Any, data: Any) -> None:
     ]
 
     def operator() -> WindowAggregateOperator:
-        return WindowAggregateOperator(size, slide, 0, aggregates, Keys("k"))
+        return WindowAggregateOperator(PaneTimes(size, slide, 0), aggregates, Keys("k"))
 
     batch = batches(key, True)
     steps = st.lists(
@@ -346,7 +347,7 @@ def rolling() -> Any:
 
 def windows() -> Any:
     aggregates = [ColumnAggregate("total", "sum", "v")]
-    return WindowAggregateOperator(100, 100, 0, aggregates, Keys("k"))
+    return WindowAggregateOperator(PaneTimes(100, 100, 0), aggregates, Keys("k"))
 
 
 def rows() -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,13 @@ from flinkray.streaming.operators.operator import ChainingStrategy, StreamOperat
 from flinkray.streaming.records.partitioners import ForwardPartitioner, StreamPartitioner
 
 DEFAULT_SLOT_SHARING_GROUP = "default"
+
+
+def _digest(what: str, inputs: Iterable[str]) -> str:
+    digest = hashlib.blake2b(what.encode(), digest_size=16)
+    for each in inputs:
+        digest.update(each.encode())
+    return digest.hexdigest()
 
 
 def operator_id_of(uid: str) -> str:
@@ -55,6 +62,9 @@ class StreamNode:
     buffer_timeout: int | None = None
     has_own_max_parallelism: bool = False
     """Somebody has set it; otherwise it follows from the parallelism."""
+    is_local: bool = False
+    """It belongs to the node behind it, and is there or not as that is executed.  It has no state,
+    and the ids of others do not depend on it."""
     inputs: list[StreamEdge] = field(default_factory=list)
     outputs: list[StreamEdge] = field(default_factory=list)
 
@@ -125,18 +135,22 @@ class StreamGraph:
         """An id for each node that is the same whenever the same program is built: from its uid,
         or from its place in the graph."""
         hashes: dict[int, str] = {}
-        for place, node in enumerate(self.nodes):
+        seen_by_others: dict[int, str] = {}
+        place = -1
+        for node in self.nodes:
+            inputs = [seen_by_others[edge.source.id] for edge in node.inputs]
+            if node.is_local:
+                (seen_by_others[node.id],) = inputs
+                hashes[node.id] = _digest(f"local:{len(hashes)}", inputs)
+                continue
+            place += 1
             if node.uid_hash is not None:
-                hashes[node.id] = node.uid_hash
-                continue
-            if node.uid is not None:
-                hashes[node.id] = operator_id_of(node.uid)
-                continue
-            digest = hashlib.blake2b(digest_size=16)
-            digest.update(f"node:{place}".encode())
-            for edge in node.inputs:
-                digest.update(hashes[edge.source.id].encode())
-            hashes[node.id] = digest.hexdigest()
+                own = node.uid_hash
+            elif node.uid is not None:
+                own = operator_id_of(node.uid)
+            else:
+                own = _digest(f"node:{place}", inputs)
+            hashes[node.id] = seen_by_others[node.id] = own
         return hashes
 
     def operator_ids(self) -> dict[int, str]:

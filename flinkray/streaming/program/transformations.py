@@ -63,7 +63,10 @@ class OperatorTransformation(Transformation):
     batch_operator: StreamOperator | None = None
     """What takes the operator's place in batch mode."""
     local_operator: StreamOperator | None = None
-    """In batch mode, what the records go through before they are divided by key."""
+    """In batch mode, what the records go through before they are divided by key.  It has no state
+    and is no operator of the user's."""
+    is_local_in_streams: bool = False
+    """Not in batch mode alone, but wherever records are divided."""
     sort_keys: tuple[Keys | None, ...] | None = None
     """The inputs' keys, by which batch mode sorts; None: it does not."""
     broadcast_first: bool = False
@@ -196,9 +199,12 @@ class _Builder:
                 f"{transformation.name} has no uid, and disable_auto_generated_uids was called: "
                 "give each operator one with uid(...)"
             )
-        if settings.batch and transformation.local_operator is not None:
-            inputs = [[self._local(transformation, up) for up in ups] for ups in inputs]
         parallelism = 1 if transformation.non_parallel else transformation.parallelism
+        if transformation.local_operator is not None:
+            inputs = [
+                [self._behind_local(transformation, up, parallelism) for up in upstreams]
+                for upstreams in inputs
+            ]
         wanted = transformation.max_parallelism or settings.max_parallelism
         max_parallelism = max_parallelism_of(parallelism, wanted)
         if parallelism > max_parallelism:
@@ -242,10 +248,15 @@ class _Builder:
                 self._graph.connect(self._edge(upstream, node, index))
         return node
 
-    def _local(self, transformation: OperatorTransformation, upstream: _Upstream) -> _Upstream:
+    def _behind_local(
+        self, transformation: OperatorTransformation, upstream: _Upstream, parallelism: int
+    ) -> _Upstream:
         """The records of *upstream* after the local operator, which runs where they come from."""
         assert transformation.local_operator is not None
         source = upstream.node
+        is_divided = source.parallelism > 1 or parallelism > 1
+        if not (self._settings.batch or (transformation.is_local_in_streams and is_divided)):
+            return upstream
         node = StreamNode(
             id=len(self._graph.nodes) + 1,
             name=f"Local {transformation.name}",
@@ -255,6 +266,7 @@ class _Builder:
             slot_sharing_group=source.slot_sharing_group,
             buffer_timeout=source.buffer_timeout,
             has_own_max_parallelism=source.has_own_max_parallelism,
+            is_local=True,
         )
         self._graph.nodes.append(node)
         here = _Upstream(source, ForwardPartitioner(), upstream.tag_id)

@@ -10,13 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flinkray.streaming.columnar.window_aggregate import ColumnAggregate, WindowAggregateOperator
+from flinkray.streaming.columnar.panes import ColumnAggregate, PaneTimes
+from flinkray.streaming.columnar.window_aggregate import WindowAggregateOperator
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, Columns
 from flinkray.streaming.records.keying import Keys
 from flinkray.streaming.records.row import Row
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import assert_time_passes_and_the_end_adds_nothing, columns
+
+TUMBLING, SLIDING = PaneTimes(10, 10, 0), PaneTimes(20, 10, 0)
 
 records = st.lists(
     st.tuples(st.sampled_from("abc"), st.integers(-100, 100), st.integers(-50, 50)),
@@ -45,7 +48,7 @@ def test_window_aggregates_are_those_of_the_definition(
         ColumnAggregate("n", "count"),
         *(ColumnAggregate(how, how, "v") for how in ("sum", "min", "max", "mean")),
     ]
-    operator = WindowAggregateOperator(size, slide, offset, aggregates, Keys("k"))
+    operator = WindowAggregateOperator(PaneTimes(size, slide, offset), aggregates, Keys("k"))
     h = OperatorHarness(operator, keyed=True)
     watermark = -(10**9)
     windows: dict[tuple[int, str], list[int]] = {}
@@ -76,7 +79,7 @@ def test_window_aggregates_are_those_of_the_definition(
 def test_window_aggregate_goes_on_after_a_restore() -> None:
     def operator() -> WindowAggregateOperator:
         aggregates = [ColumnAggregate("n", "count"), ColumnAggregate("low", "min", "v")]
-        return WindowAggregateOperator(10, 10, 0, aggregates, Keys("k"))
+        return WindowAggregateOperator(TUMBLING, aggregates, Keys("k"))
 
     h = OperatorHarness(operator(), keyed=True)
     batch = pa.record_batch({"k": [1, 2, 1], "v": [5.0, 7.0, 3.0]})
@@ -98,7 +101,7 @@ def test_numbers_become_wider_in_all_panes(is_restored: bool) -> None:
     """Also in those of keys that have had integers only, or that were in no pane yet."""
 
     def operator(**settings: Any) -> OperatorHarness:
-        made = WindowAggregateOperator(20, 10, 0, AGGREGATES, Keys("k"))
+        made = WindowAggregateOperator(SLIDING, AGGREGATES, Keys("k"))
         return OperatorHarness(made, keyed=True, **settings)
 
     h = operator()
@@ -124,7 +127,7 @@ def test_numbers_become_wider_in_all_panes(is_restored: bool) -> None:
 
 
 def test_keys_become_wider() -> None:
-    operator = WindowAggregateOperator(10, 10, 0, [ColumnAggregate("n", "count")], Keys("k"))
+    operator = WindowAggregateOperator(TUMBLING, [ColumnAggregate("n", "count")], Keys("k"))
     h = OperatorHarness(operator, keyed=True)
     h.process_columns(columns([1, 2], k=[1, 2], v=[0, 0]))
     h.process_columns(columns([1, 2], k=[1.0, 2.5], v=[0, 0]))
@@ -137,7 +140,7 @@ def test_keys_become_wider() -> None:
 
 def test_keys_that_came_for_a_while_are_forgotten_and_windows_stay_right() -> None:
     aggregates = [ColumnAggregate("n", "count"), ColumnAggregate("high", "max", "v")]
-    operator = WindowAggregateOperator(20, 10, 0, aggregates, Keys("k"))
+    operator = WindowAggregateOperator(SLIDING, aggregates, Keys("k"))
     h = OperatorHarness(operator, keyed=True)
     records: list[tuple[int, int, int]] = []
     most = 0
@@ -163,7 +166,7 @@ def test_keys_that_came_for_a_while_are_forgotten_and_windows_stay_right() -> No
 
 def test_what_cannot_be_aggregated_is_named() -> None:
     aggregates = [ColumnAggregate("total", "sum", "v")]
-    h = OperatorHarness(WindowAggregateOperator(10, 10, 0, aggregates, Keys("k")), keyed=True)
+    h = OperatorHarness(WindowAggregateOperator(TUMBLING, aggregates, Keys("k")), keyed=True)
     times = np.array([0])
     with pytest.raises(StreamError, match="no column 'k'"):
         h.process_columns(Columns(pa.record_batch({"v": [1]}), times))
@@ -186,7 +189,7 @@ def test_what_cannot_be_aggregated_is_named() -> None:
 def test_nan_is_greater_than_every_number() -> None:
     """In one pane, and between the panes of sliding windows."""
     extremes = [ColumnAggregate(how, how, "v") for how in ("min", "max")]
-    operator = WindowAggregateOperator(20, 10, 0, extremes, Keys("k"))
+    operator = WindowAggregateOperator(SLIDING, extremes, Keys("k"))
     h = OperatorHarness(operator, keyed=True)
     nan = float("nan")
     h.process_columns(columns([1, 2, 3], k=["a", "a", "b"], v=[nan, 2.0, nan]))
@@ -199,7 +202,7 @@ def test_nan_is_greater_than_every_number() -> None:
 
 
 def counts() -> OperatorHarness:
-    operator = WindowAggregateOperator(10, 10, 0, [ColumnAggregate("n", "count")], Keys("k"))
+    operator = WindowAggregateOperator(TUMBLING, [ColumnAggregate("n", "count")], Keys("k"))
     return OperatorHarness(operator, keyed=True)
 
 
@@ -231,11 +234,11 @@ def test_time_passes_and_the_end_adds_nothing() -> None:
 
 def test_keys_by_a_function_are_refused() -> None:
     with pytest.raises(StreamError, match="key_by with the name of a column"):
-        WindowAggregateOperator(10, 10, 0, [], Keys(lambda row: row.k))
+        WindowAggregateOperator(TUMBLING, [], Keys(lambda row: row.k))
 
 
 def test_an_integer_key_that_no_float_equals_is_refused_among_floats() -> None:
-    operator = WindowAggregateOperator(10, 10, 0, [ColumnAggregate("n", "count")], Keys("k"))
+    operator = WindowAggregateOperator(TUMBLING, [ColumnAggregate("n", "count")], Keys("k"))
     h = OperatorHarness(operator, keyed=True)
     for keys in (pa.array([1.5]), pa.array([2**60 + 1])):
         h.process_columns(Columns(pa.record_batch({"k": keys}), np.array([0], np.int64)))
@@ -247,7 +250,7 @@ def test_windows_that_have_fired_do_not_fire_again_after_a_restore() -> None:
     """Their panes may be there for later windows."""
 
     def fresh(**settings: Any) -> OperatorHarness:
-        made = WindowAggregateOperator(20, 10, 0, [ColumnAggregate("n", "count")], Keys("k"))
+        made = WindowAggregateOperator(SLIDING, [ColumnAggregate("n", "count")], Keys("k"))
         return OperatorHarness(made, keyed=True, **settings)
 
     h = fresh()
@@ -264,7 +267,7 @@ def test_windows_that_have_fired_do_not_fire_again_after_a_restore() -> None:
 def test_a_stream_that_had_ended_goes_on_after_a_restore() -> None:
     h = counts()
     h.watermark(MAX_TIMESTAMP)
-    operator = WindowAggregateOperator(10, 10, 0, [ColumnAggregate("n", "count")], Keys("k"))
+    operator = WindowAggregateOperator(TUMBLING, [ColumnAggregate("n", "count")], Keys("k"))
     restored = OperatorHarness(operator, keyed=True, restore=h.snapshot())
     restored.process_columns(columns([5], k=["a"]))
     restored.watermark(9)
@@ -274,7 +277,7 @@ def test_a_stream_that_had_ended_goes_on_after_a_restore() -> None:
 def test_an_aggregate_that_open_windows_do_not_have_is_refused() -> None:
     h = counts()
     h.process_columns(columns([5], k=["a"]))
-    more = WindowAggregateOperator(10, 10, 0, [ColumnAggregate("low", "min", "v")], Keys("k"))
+    more = WindowAggregateOperator(TUMBLING, [ColumnAggregate("low", "min", "v")], Keys("k"))
     with pytest.raises(StreamError, match=r"operator: the state .* has no min v of the windows"):
         OperatorHarness(more, keyed=True, restore=h.snapshot())
     h.watermark(9)

@@ -1,0 +1,115 @@
+"""The first half of aggregates by key and window, in the tasks in front of the exchange by key:
+what travels is one row for each key and pane, not every record.
+
+A pane is put out when the watermark has passed its end, before that watermark: the operator behind
+the exchange needs nothing of it earlier.  Nothing is kept across a barrier, so there is no state.
+Where keys hardly repeat nothing would be gained: after a sample, batches are passed on as they come
+(Flink's SQL does so too: ``table.exec.local-hash-agg.adaptive.enabled``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flinkray.state.columnar_table import ColumnarTable
+from flinkray.streaming.columnar.local_aggregate import MOST_DISTINCT, SAMPLE
+from flinkray.streaming.columnar.panes import ColumnAggregate, Panes, PaneTimes
+from flinkray.streaming.operators.operator import StreamOperator
+from flinkray.streaming.records.elements import (
+    MAX_TIMESTAMP,
+    MIN_TIMESTAMP,
+    Barrier,
+    Block,
+    Columns,
+)
+from flinkray.streaming.records.keying import Keys
+
+MOST_NUMBERS = 1 << 20
+"""Keys times panes that a task remembers: its memory is bounded."""
+
+
+class LocalWindowAggregateOperator(StreamOperator):
+    """See the module.  Rows are passed on as they are.
+
+    Args:
+        sample: records after which it is decided whether to go on.
+        most_numbers: with more, what there is is passed on.
+    """
+
+    def __init__(
+        self,
+        times: PaneTimes,
+        aggregates: Sequence[ColumnAggregate],
+        keys: Keys,
+        sample: int = SAMPLE,
+        most_numbers: int = MOST_NUMBERS,
+    ) -> None:
+        self._times = times
+        self._aggregates = tuple(aggregates)
+        self._keys = keys
+        self._sample = sample
+        self._most_numbers = most_numbers
+
+    def open(self) -> None:
+        super().open()
+        self._begin_anew()
+        self._watermark = MIN_TIMESTAMP
+        self._records_in = self._rows_out = 0
+        self._is_passing_on = False
+
+    def _begin_anew(self) -> None:
+        table = ColumnarTable(namespaced=True)
+        self._panes = Panes(self._times, self._aggregates, self._keys, table, self.context.name)
+
+    def process_block(self, block: Block) -> None:
+        self.output.emit(block)
+
+    def process_columns(self, columns: Columns) -> None:
+        times = columns.timestamps
+        if self._is_passing_on or times is None or not len(times):
+            self.output.emit_columns(columns)
+            return
+        self._panes.add(columns, times)
+        self._records_in += len(times)
+        table = self._panes.table
+        if len(table) * len(table.namespaces) > self._most_numbers:
+            self._put_out_all()
+            self._begin_anew()
+        elif int(times.min()) <= self._watermark:  # behind the exchange it may be in time
+            self._put_out_up_to(self._watermark)
+
+    def process_watermark(self, timestamp: int) -> None:
+        self._watermark = timestamp
+        self._put_out_up_to(timestamp)
+        self.output.emit_watermark(timestamp)
+
+    def process_status(self, idle: bool) -> None:
+        if idle:  # time goes on without this task
+            self._put_out_all()
+        self.output.emit_status(idle)
+
+    def prepare_snapshot_pre_barrier(self, barrier: Barrier) -> None:
+        self._put_out_all()
+
+    def finish(self) -> None:
+        self._put_out_all()
+
+    def _put_out_all(self) -> None:
+        self._put_out_up_to(MAX_TIMESTAMP)
+
+    def _put_out_up_to(self, timestamp: int) -> None:
+        """Panes that have ended by then."""
+        panes = self._panes.table.namespaces
+        ended = sorted(pane for pane in panes if self._times.begin_of(pane + 1) - 1 <= timestamp)
+        if not ended:
+            return
+        part = self._panes.part(ended)
+        self._panes.table.remove_up_to(ended[-1])
+        self._rows_out += len(part)
+        self.output.emit_columns(part)
+        if self._is_passing_on or self._records_in < self._sample:
+            return
+        if self._rows_out > MOST_DISTINCT * self._records_in:
+            self._is_passing_on = True
+            self._put_out_all()
+            self._begin_anew()

@@ -1,0 +1,299 @@
+"""Numbers by key and *pane*: the largest pieces of time of which all windows of an operator are
+made.  A pane has one number per key and aggregate, and is a namespace of the state.  So sliding
+windows cost no more per record than tumbling ones.
+
+Panes may come in parts that were aggregated elsewhere: a part is a record batch of a key, a count
+(:data:`COUNT_OF_PART`) and the numbers of all measures, with the begin of the pane as its time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from flinkray.state.columnar_table import ColumnarTable
+from flinkray.state.key_numbers import Slots
+from flinkray.streaming.columnar.grouping import (
+    Values,
+    extremes_by_group,
+    start_of,
+    sums_by_group,
+    ufunc_of,
+)
+from flinkray.streaming.columnar.widening import wider_type
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.records.elements import Columns
+from flinkray.streaming.records.keying import Keys
+
+KINDS = ("count", "sum", "min", "max", "mean")
+
+COUNT = "count"
+"""The records, in the state."""
+COUNT_OF_PART = "__count_of_part"
+"""The column of records in a part; no column of a user."""
+
+_SLICED = 1024
+"""Panes in the time that a batch spans; where there are more, most of them are empty."""
+
+Times = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ColumnAggregate:
+    """One aggregate: what its result is called, how it is made, and of which column."""
+
+    name: str
+    how: str
+    column: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.how not in KINDS:
+            raise StreamError(f"unknown aggregate {self.how!r}; there are {', '.join(KINDS)}")
+        if self.column is None and self.how != "count":
+            raise StreamError(f"{self.how} needs a column: {self.name}=(column, {self.how!r})")
+
+    @property
+    def measure(self) -> Measure | None:
+        """What is kept for it; None: nothing but the count of records."""
+        if self.column is None:
+            return None
+        return Measure("sum" if self.how == "mean" else self.how, self.column)
+
+
+class Measure(NamedTuple):
+    """A number kept per key and pane."""
+
+    how: str
+    column: str
+
+    @property
+    def name(self) -> str:
+        """In the state."""
+        return f"{self.how} {self.column}"
+
+
+class PaneTimes(NamedTuple):
+    """How time is cut, in milliseconds.
+
+    *size* and *slide* are those of the windows: equal ones tumble.
+    """
+
+    size: int
+    slide: int
+    offset: int
+
+    @property
+    def pane_size(self) -> int:
+        return math.gcd(self.size, self.slide)
+
+    def begin_of(self, pane: int) -> int:
+        return pane * self.pane_size + self.offset
+
+    def panes_of(self, times: Times) -> Times:
+        """By number."""
+        panes: Times = (times - self.offset) // self.pane_size
+        return panes
+
+
+class Panes:
+    """See the module.
+
+    Args:
+        keys: by a column.
+        table: with namespaces; has the numbers.
+        name: of the operator, for errors.
+    """
+
+    def __init__(
+        self,
+        times: PaneTimes,
+        aggregates: Iterable[ColumnAggregate],
+        keys: Keys,
+        table: ColumnarTable,
+        name: str,
+    ) -> None:
+        self.times = times
+        self.table = table
+        self._keys = keys
+        self.kinds: dict[Measure, np.dtype[Any]] = {}
+        """Of the numbers of a measure, in all panes."""
+        self._key_type: pa.DataType | None = None
+        measures = {a.measure for a in aggregates if a.measure is not None}
+        self._measures = sorted(measures)
+        self._open_columns(name)
+
+    def _open_columns(self, name: str) -> None:
+        stored = {measure: self.table.kind_of(measure.name) for measure in self._measures}
+        missing = [measure.name for measure, kind in stored.items() if kind is None]
+        if len(self.table) and missing:
+            raise StreamError(
+                f"{name}: the state that is restored has no {', '.join(missing)} of the windows "
+                "that are open; give the operator the aggregates it had, or another uid"
+            )
+        self.table.column(COUNT, np.int64)
+        for measure, kind in stored.items():
+            if kind is not None:
+                self._widen(measure, kind)
+
+    # --- what comes -------------------------------------------------------------------------------
+
+    def add(self, columns: Columns, times: Times) -> None:
+        """Records, or parts.  At least one."""
+        keys = self._keys.of_columns(columns)
+        if keys is None:
+            raise StreamError(
+                f"there is no column {self._keys.field!r} to key by: {columns.batch.schema.names}"
+            )
+        self._key_type = self._wider_key_type(keys.type)
+        slots = self.table.slots_of_column(keys)
+        counts, values = self._numbers(columns.batch)
+        for measure, column in values.items():
+            self._widen(measure, column.dtype)
+        first, last = self.times.panes_of(np.array([times.min(), times.max()])).tolist()
+
+        def add(pane: int, which: Any) -> None:
+            mine = {measure: column[which] for measure, column in values.items()}
+            self._add(pane, slots[which], None if counts is None else counts[which], mine)
+
+        if first == last:
+            add(first, slice(None))
+        elif last - first <= _SLICED and not (times[1:] < times[:-1]).any():
+            self._add_slices(first, last, times, add)
+        else:
+            panes = self.times.panes_of(times)
+            some = np.unique(panes).tolist() if last - first > 64 else range(first, last + 1)
+            for pane in some:
+                mask = panes == pane
+                if mask.any():
+                    add(pane, mask)
+
+    def _add_slices(
+        self, first: int, last: int, times: Times, add: Callable[[int, Any], None]
+    ) -> None:
+        """Of records in order of time, those of a pane lie together: nothing is copied."""
+        begins = np.arange(first + 1, last + 1) * self.times.pane_size + self.times.offset
+        bounds = [0, *np.searchsorted(times, begins).tolist(), len(times)]
+        for pane, (begin, end) in enumerate(pairwise(bounds), first):
+            if begin < end:
+                add(pane, slice(begin, end))
+
+    def _numbers(self, batch: pa.RecordBatch) -> tuple[Values | None, dict[Measure, Values]]:
+        """How many records each row stands for (None: itself), and what there is to be added."""
+        if not is_part(batch):
+            return None, {m: _numbers(batch, m.column) for m in self._measures}
+        counts = batch.column(1).to_numpy()
+        columns = batch.columns[2:]
+        return counts, {
+            m: column.to_numpy() for m, column in zip(self._measures, columns, strict=True)
+        }
+
+    def _wider_key_type(self, kind: pa.DataType) -> pa.DataType:
+        if pa.types.is_dictionary(kind):
+            kind = kind.value_type
+        known = self._key_type
+        wider = kind if known is None else wider_type(known, kind)
+        if wider is None:
+            raise StreamError(
+                f"column {self._keys.field!r} to key by is of type {known}, then of {kind}: cast "
+                "it before"
+            )
+        return wider
+
+    def _widen(self, measure: Measure, kind: np.dtype[Any]) -> None:
+        """All panes have numbers that hold these too."""
+        if measure.how == "sum":
+            kind = np.dtype(np.float64 if kind.kind == "f" else np.int64)
+        known = self.kinds.get(measure)
+        if known is None or np.promote_types(known, kind) != known:
+            self.kinds[measure] = self.table.wide_column(
+                measure.name, kind, partial(start_of, measure.how)
+            )
+
+    def _add(
+        self, number: int, slots: Slots, counts: Values | None, values: dict[Measure, Values]
+    ) -> None:
+        size = len(self.table)
+        pane = self.table.in_namespace(number)
+        added = (
+            np.bincount(slots, minlength=size)
+            if counts is None
+            else sums_by_group(slots, counts, size)
+        )
+        pane.touch(np.flatnonzero(added))
+        pane.values(COUNT)[:] += added
+        for measure, column in values.items():
+            array = pane.values(measure.name)
+            if measure.how == "sum":
+                array += sums_by_group(slots, column, size)
+            else:
+                extremes_by_group(slots, column, array, ufunc_of(measure.how, self.kinds[measure]))
+
+    # --- what there is ----------------------------------------------------------------------------
+
+    def key_array(self, present: Any) -> pa.Array:
+        """The keys at these slots."""
+        keys = self.table.keys
+        mine = [keys[slot] for slot in present.tolist()]
+        try:
+            return pa.array(mine, self._key_type)
+        except pa.ArrowInvalid as error:
+            raise StreamError(
+                f"the keys of column {self._keys.field!r} came as {self._key_type} and as integers "
+                f"that are none ({error}): cast the column to one type before"
+            ) from error
+
+    def part(self, numbers: Sequence[int]) -> Columns:
+        """These panes, for who goes on adding to them; a row for each of their keys."""
+        slots, times, counts = [], [], []
+        values: list[list[Values]] = [[] for _ in self._measures]
+        for number in numbers:
+            pane = self.table.namespaces[number]
+            count = pane.first_values(COUNT)
+            present = np.flatnonzero(count)
+            slots.append(present)
+            counts.append(count[present])
+            times.append(np.full(len(present), self.times.begin_of(number), np.int64))
+            for of_measure, measure in zip(values, self._measures, strict=True):
+                of_measure.append(pane.first_values(measure.name)[present])
+        assert self._keys.field is not None
+        batch = pa.RecordBatch.from_arrays(
+            [
+                self.key_array(np.concatenate(slots)),
+                pa.array(np.concatenate(counts)),
+                *(pa.array(np.concatenate(of_measure)) for of_measure in values),
+            ],
+            names=[self._keys.field, COUNT_OF_PART, *(m.name for m in self._measures)],
+        )
+        return Columns(batch, np.concatenate(times))
+
+
+def is_part(batch: pa.RecordBatch) -> bool:
+    """Whether rows are parts of panes, not records."""
+    return bool(batch.num_columns > 1 and batch.schema.names[1] == COUNT_OF_PART)
+
+
+def records_in(batch: pa.RecordBatch) -> int:
+    """How many there are, or were."""
+    if not is_part(batch):
+        return batch.num_rows  # type: ignore[no-any-return]
+    return int(batch.column(1).to_numpy().sum())
+
+
+def _numbers(batch: pa.RecordBatch, name: str | None) -> Values:
+    if name not in batch.schema.names:
+        raise StreamError(f"there is no column {name!r} to aggregate: {batch.schema.names}")
+    column = batch.column(name)
+    if column.null_count:
+        raise StreamError(f"column {name!r} has {column.null_count} nulls, which cannot be added")
+    values: Values = column.to_numpy(zero_copy_only=False)
+    if values.dtype.kind not in "iuf":
+        raise StreamError(f"column {name!r} holds {column.type}, not numbers")
+    return values
