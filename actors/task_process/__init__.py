@@ -3,4 +3,4 @@
 A TaskExecutor starts these processes and tells them what to run.  It never loads user code itself.
 """
 
-__all__ = ["collected_results", "endpoint"]
+__all__ = ["code_failure", "collected_results", "endpoint", "task_runtime"]

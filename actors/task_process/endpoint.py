@@ -35,6 +35,7 @@ from flinkray.actors.task_process.stream_task_thread import StreamTaskRun
 from flinkray.actors.task_process.stream_tasks import StreamTasks
 from flinkray.actors.task_process.task import Task
 from flinkray.actors.task_process.task_files import TaskFiles
+from flinkray.actors.task_process.task_runtime import TaskRuntime, ThreadedRuntime
 from flinkray.actors.task_process.user_code import CodeOrigin, LoadedCode, UserCode
 from flinkray.core import network_options
 from flinkray.core.blobs import BlobKey
@@ -59,7 +60,9 @@ _REPORT_RETRY_DELAY = 0.1
 
 
 async def create_task_process(
-    rpc_service: RpcService, arguments: TaskProcessArguments
+    rpc_service: RpcService,
+    arguments: TaskProcessArguments,
+    runtime: TaskRuntime | None = None,
 ) -> TaskProcess:
     """Factory of the process."""
     configuration = Configuration(arguments.configuration)
@@ -68,7 +71,12 @@ async def create_task_process(
         arguments.task_executor_address, TaskProcessListenerGateway
     )
     return TaskProcess(
-        rpc_service, arguments.cluster_id, configuration, task_executor, arguments.storage_dir
+        rpc_service,
+        arguments.cluster_id,
+        configuration,
+        task_executor,
+        arguments.storage_dir,
+        runtime,
     )
 
 
@@ -82,7 +90,9 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
         configuration: Configuration,
         task_executor: TaskProcessListenerGateway,
         storage_dir: str,
+        runtime: TaskRuntime | None = None,
     ) -> None:
+        """*runtime*: what stream tasks run on; None: threads."""
         super().__init__(rpc_service, TASK_PROCESS_ENDPOINT)
         self._host = mark_process() if rpc_service.has_own_process else None
         self._interrupt_interval = configuration.get(TASK_CANCELLATION_INTERVAL)
@@ -105,8 +115,10 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
         self._files = JobFiles(
             rpc_service, cluster_id, has_working_directory=rpc_service.has_own_process
         )
+        self._runtime: TaskRuntime = runtime or ThreadedRuntime(rpc_service)
         self._streams = StreamTasks(
             self,
+            self._runtime,
             configuration,
             self._partitions,
             self._reader.is_to_come,
@@ -203,6 +215,7 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
             io_metrics=resources.io_metrics,
             report=report,
             code_loops=self._code_loops,
+            runtime=self._runtime,
             interrupt_interval=deployed.job.cancellation_interval or self._interrupt_interval,
         )
         task.start()

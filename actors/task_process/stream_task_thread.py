@@ -55,7 +55,7 @@ from flinkray.streaming.sources.result_files import ResultFileSplit
 from flinkray.streaming.task.task import StreamTask, StreamTaskInput, StreamTaskOutput
 from flinkray.streaming.task.task_loop import TaskLoop
 from flinkray.streaming.time.time_service import ProcessingTimeService
-from flinkray.streaming.time.waiting_clock import WaitingSystemClock
+from flinkray.streaming.time.waiting_clock import WaitingClock
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +97,7 @@ class StreamTaskContext:
     signal: Signal
     check_cancelled: Callable[[], None]
     """Raises."""
+    clock: WaitingClock
     cached_files: Mapping[str, str]
     """Where they are, by name."""
     max_parallelism: int
@@ -131,7 +132,7 @@ class StreamTaskRun:
         """
         context = self._context
         plan = self._as_deployed(plan)
-        clock = WaitingSystemClock()
+        clock = context.clock
         time_service = ProcessingTimeService(clock)
         builder = ChainBuilder(
             plan,
@@ -174,7 +175,9 @@ class StreamTaskRun:
             context.is_exactly_once,
             _checkpoint_of(context.restored),
         )
-        loop = TaskLoop(task, context.signal, clock, context.check_cancelled, context.splits)
+        loop = TaskLoop(
+            task, context.signal, clock, context.check_cancelled, context.splits, clock.monotonic
+        )
         times = TaskTimes(loop, context.partitions)
         context.metrics.gauge("busyTimeMs", times.busy)
         context.metrics.gauge("idleTimeMs", times.idle)

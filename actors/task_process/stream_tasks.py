@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
@@ -16,7 +15,6 @@ from flinkray.actors.gateways.stream_coordinator import (
     alignment_name,
     stream_coordinator_address,
 )
-from flinkray.actors.gateways.task_errors import TaskError
 from flinkray.actors.gateways.task_process import JobPartition
 from flinkray.actors.shared.chain_code import BUFFER_TIMEOUTS, PRINTED_LINES, TO_CLIENT
 from flinkray.actors.shared.produced_partitions import ProducedPartition, produced_partitions
@@ -33,7 +31,7 @@ from flinkray.actors.task_process.split_client import SplitClient
 from flinkray.actors.task_process.stream_task_thread import StreamTaskContext, StreamTaskRun
 from flinkray.actors.task_process.task_files import TaskFiles
 from flinkray.actors.task_process.task_metrics import TaskMetrics, io_metrics_of
-from flinkray.actors.task_process.writer_threads import WriterThreads
+from flinkray.actors.task_process.task_runtime import TaskRuntime
 from flinkray.core import network_options
 from flinkray.core.config import Configuration
 from flinkray.core.errors import FlinkRayError
@@ -60,7 +58,6 @@ from flinkray.streaming.network import (
     NetworkInputGate,
     NetworkSettings,
     ResultPartition,
-    Signal,
 )
 
 log = logging.getLogger(__name__)
@@ -76,6 +73,7 @@ class StreamTasks:
     def __init__(
         self,
         endpoint: RpcEndpoint,
+        runtime: TaskRuntime,
         configuration: Configuration,
         read: ResultPartitions,
         is_to_come: Callable[[JobID, ResultPartitionID], Awaitable[bool]],
@@ -88,7 +86,7 @@ class StreamTasks:
         tasks."""
         self.files = files
         self.report = report
-        self.writers = WriterThreads()
+        self.runtime = runtime
         self.inline_threshold = configuration.get(CHECKPOINTING_INLINE_THRESHOLD)
         self._running: dict[ExecutionAttemptID, StreamTaskResources] = {}
         self._endpoint = endpoint
@@ -110,20 +108,7 @@ class StreamTasks:
     def network(self) -> NetworkEnvironment:
         """Raises TaskError when the process has no sockets."""
         if self._network is None:
-            service = self._endpoint.rpc_service
-            access = service.socket_access
-            if access is None:
-                raise TaskError(
-                    f"{service.process_name} has no sockets for the channels of streams"
-                )
-            self._network = NetworkEnvironment(
-                service.process_name,
-                access.secret,
-                host=access.host,
-                node_id=access.node_id,
-                tls=access.tls,
-                settings=NetworkSettings.of(self._configuration),
-            )
+            self._network = self.runtime.network(NetworkSettings.of(self._configuration))
         return self._network
 
     def data_address(self) -> DataAddress:
@@ -249,16 +234,16 @@ class StreamTasks:
 
     async def close(self) -> None:
         """End all channels."""
-        self.writers.close()
+        self.runtime.close()
         network = self._network
         if network is not None:
             await self._endpoint.rpc_service.run_blocking(network.close)
 
     def abandon(self) -> None:
         """The process is gone; where processes are pretended, threads outlive it."""
-        self.writers.close()
+        self.runtime.close()
         if self._network is not None:
-            threading.Thread(target=self._network.close, name="close channels").start()
+            self.runtime.abandon(self._network.close)
 
 
 class StreamTaskResources:
@@ -275,7 +260,7 @@ class StreamTaskResources:
         self._endpoint = endpoint
         self._deployed = deployed
         self._partitions = partitions
-        self._signal = Signal()
+        self._signal = tasks.runtime.signal()
         self._gate: NetworkInputGate | None = None
         self._reads_channels = bool(deployed.inputs_of(ResultMedium.CHANNELS))
         self._file_inputs = tasks.files.inputs_of(deployed)
@@ -285,7 +270,7 @@ class StreamTaskResources:
             deployed.job.job_id,
             deployed.attempt_id,
             self._inline_threshold(),
-            tasks.writers.submit,
+            tasks.runtime.submit,
             self._on_loop,
             tasks.report,
             self._taken,
@@ -380,7 +365,8 @@ class StreamTaskResources:
             self._results,
             self._printed,
             self._signal,
-            cancellation.check,
+            self._tasks.runtime.between_steps(cancellation.check),
+            self._tasks.runtime.clock,
             self._tasks.cached_files(deployed.job.job_id),
             deployed.vertex.max_parallelism,
             [

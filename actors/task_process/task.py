@@ -13,8 +13,8 @@ from flinkray.actors.task_process.code_failure import (
     TaskCancelledError,
 )
 from flinkray.actors.task_process.code_loop import CodeCall, CodeLoops
-from flinkray.actors.task_process.code_thread import CodeThread
 from flinkray.actors.task_process.context import Cancellation
+from flinkray.actors.task_process.task_runtime import RunningCode, TaskRuntime
 from flinkray.actors.task_process.user_code import LoadedCode, UserFunction
 from flinkray.core.ids import ExecutionAttemptID, JobID
 from flinkray.rpc import RpcEndpoint
@@ -47,6 +47,7 @@ class Task:
         io_metrics: Callable[[], IOMetrics | None],
         report: Callable[[TaskExecutionState], None],
         code_loops: CodeLoops,
+        runtime: TaskRuntime,
         interrupt_interval: float,
     ) -> None:
         """*open_context* makes what the function is called with; *finish* is called when it has
@@ -64,12 +65,13 @@ class Task:
         """What it has read and written until now; its final state tells it, too."""
         self._report = report
         self._code_loops = code_loops
+        self._runtime = runtime
         self._interrupt_interval = interrupt_interval
         self._cancellation = Cancellation(code_loops)
         self._failure: str | None = None
         """Why it is ended, when that is a failure."""
         self._attempt: asyncio.Task[CodeFailure | None] | None = None
-        self._thread: CodeThread | None = None
+        self._thread: RunningCode | None = None
         """In which the code runs now."""
         self._coroutine: CodeCall | None = None
         """As which it does."""
@@ -161,7 +163,7 @@ class Task:
         return failure
 
     async def _call_in_thread(self, function: UserFunction, context: Any) -> CodeFailure | None:
-        self._thread = CodeThread(lambda: function(context), f"task {self._attempt_id}")
+        self._thread = self._runtime.run(lambda: function(context), f"task {self._attempt_id}")
         failure = await self._thread.returned
         self._thread = None
         return failure

@@ -198,7 +198,14 @@ async def create_simulated_task_executor(
     services = ClusterServices.create(rpc_service, arguments.cluster)
     runner = SimulatedTask(Simulation.current())
     host = simulated_host(rpc_service.process)
-    return TaskExecutor(rpc_service, services, arguments, host, {SPARK: runner})
+    return TaskExecutor(
+        rpc_service,
+        services,
+        arguments,
+        host,
+        {SPARK: runner},
+        task_process_factory="flinkray.testing.simulated_tasks:create_simulated_task_process",
+    )
 
 
 def simulated_host(process: SimulatedProcess) -> TaskExecutorHost:

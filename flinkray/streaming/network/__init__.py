@@ -5,6 +5,7 @@ A process has one :class:`NetworkEnvironment`.  Its tasks write to the subpartit
 difference to them.
 """
 
+from flinkray.streaming.network.connection import Connection
 from flinkray.streaming.network.environment import ChannelSource, NetworkEnvironment
 from flinkray.streaming.network.errors import (
     BatchTooLargeError,
@@ -15,25 +16,33 @@ from flinkray.streaming.network.errors import (
     ProducerLostError,
     WireFormatError,
 )
+from flinkray.streaming.network.frames import Part
 from flinkray.streaming.network.in_flight_format import decode_elements, encode_elements
 from flinkray.streaming.network.input_gate import NetworkInputGate
 from flinkray.streaming.network.metrics import ChannelMetrics, register_input, register_output
+from flinkray.streaming.network.receiving import FrameReader
 from flinkray.streaming.network.record_writer import PartitionWriter
 from flinkray.streaming.network.result_partition import ResultPartition, Subpartition
 from flinkray.streaming.network.settings import NetworkSettings
 from flinkray.streaming.network.signal import Signal
 from flinkray.streaming.network.sockets import DataAddress
+from flinkray.streaming.network.timers import Timers
+from flinkray.streaming.network.transport import Welcome
+from flinkray.streaming.network.wire import Wire
 
 __all__ = [
     "BatchTooLargeError",
     "ChannelError",
     "ChannelMetrics",
     "ChannelSource",
+    "Connection",
     "ConsumerLostError",
     "DataAddress",
+    "FrameReader",
     "NetworkEnvironment",
     "NetworkInputGate",
     "NetworkSettings",
+    "Part",
     "PartitionReleasedError",
     "PartitionUnavailableError",
     "PartitionWriter",
@@ -41,6 +50,9 @@ __all__ = [
     "ResultPartition",
     "Signal",
     "Subpartition",
+    "Timers",
+    "Welcome",
+    "Wire",
     "WireFormatError",
     "decode_elements",
     "encode_elements",

@@ -53,10 +53,6 @@ _SHARE_TOGETHER = 262_144
 """The same where bodies go by shared memory, and count: a message for a few of them costs little,
 and the consumer reads these while the next ones are copied."""
 
-_MOST_SENT_AT_ONCE = 8
-"""Times that who has something to send gives that much to the system, before the writing thread
-takes over: a task has other things to do, and the thread that reads has to read."""
-
 
 class ReceivingChannel(Protocol):
     """The consuming end of a channel; called by the thread that reads."""
@@ -97,6 +93,10 @@ class Producers(Protocol):
 
 class Connection:
     """See the module.  :meth:`start` it once."""
+
+    most_sent_at_once: int = 8
+    """Times that who has something to send gives that much to the system, before the writing thread
+    takes over: a task has other things to do, and the thread that reads has to read."""
 
     def __init__(
         self,
@@ -193,7 +193,7 @@ class Connection:
             self._is_sending = True
         rest: list[Part] = []
         try:
-            for _ in range(_MOST_SENT_AT_ONCE):
+            for _ in range(self.most_sent_at_once):
                 rest = self._wire.try_send(self._collect())
                 if rest or not (self._control or self._ready):
                     break
@@ -257,14 +257,19 @@ class Connection:
         reason = "the connection was closed by the other side"
         reader = FrameReader(self._wire)
         try:
-            while (frame := reader.next()) is not None:
-                self._handle(*frame[:3])
+            self.read_frames(reader)
         except OSError as error:
             reason = f"the connection broke: {error}"
         except (WireFormatError, ValueError, TypeError, LookupError) as error:
             reason = f"the connection was given up: {error}"
             logger.warning("%s: %s", self.peer, reason)
         self.fail(reason)
+
+    def read_frames(self, reader: FrameReader) -> None:
+        """As many as come.  Raises what :meth:`FrameReader.next` does, and for frames that make no
+        sense WireFormatError, ValueError, TypeError or LookupError."""
+        while (frame := reader.next()) is not None:
+            self._handle(*frame[:3])
 
     def _handle(self, kind: int, header: tuple[Any, ...], body: pa.Buffer | None) -> None:
         if kind == DATA:

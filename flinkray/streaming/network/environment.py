@@ -22,8 +22,9 @@ from flinkray.streaming.network.metrics import ChannelMetrics
 from flinkray.streaming.network.partitions import PartitionRegistry
 from flinkray.streaming.network.result_partition import ResultPartition
 from flinkray.streaming.network.settings import NetworkSettings
-from flinkray.streaming.network.sockets import DataAddress, DataListener, dial
+from flinkray.streaming.network.sockets import DataAddress
 from flinkray.streaming.network.timers import Timers
+from flinkray.streaming.network.transport import DataTransport, SocketTransport, Welcome
 from flinkray.streaming.network.views import RemoteView
 from flinkray.streaming.network.wire import Wire
 from flinkray.streaming.time.waiting_clock import WaitingSystemClock
@@ -53,6 +54,8 @@ class NetworkEnvironment:
         node_id: processes with the same one talk through a unix socket.
         tls: between nodes; None: none.
         manual_timers: nothing happens by itself; who has *clock* calls ``timers.run_due()``.
+        timers: other ones than those that a thread calls when they are due.
+        transport: makes another way to other processes than sockets.
     """
 
     def __init__(
@@ -67,13 +70,13 @@ class NetworkEnvironment:
         clock: Clock | None = None,
         incarnation: str | None = None,
         manual_timers: bool = False,
+        timers: Timers | None = None,
+        transport: Callable[[Welcome], DataTransport] | None = None,
     ) -> None:
         self.process_name = process_name
         self.settings = settings or NetworkSettings()
-        self.timers = Timers(clock or WaitingSystemClock())
+        self.timers = timers or Timers(clock or WaitingSystemClock())
         self._incarnation = incarnation or uuid.uuid4().hex
-        self._secret = secret
-        self._tls = tls
         self._registry = PartitionRegistry()
         self._lock = threading.Lock()
         self._connections: dict[str, Connection] = {}
@@ -87,15 +90,26 @@ class NetworkEnvironment:
         found no use since."""
         self._is_look_due = False
         self._timer_thread: threading.Thread | None = None
-        if not manual_timers:
+        if not manual_timers and timers is None:
             self._timer_thread = threading.Thread(
                 target=self.timers.run, name=f"timers {process_name}", daemon=True
             )
             self._timer_thread.start()
-        self._listener = DataListener(
-            process_name, self._incarnation, secret, host, node_id, tls, self._welcome
+        self._transport: DataTransport = (
+            SocketTransport(
+                process_name,
+                self._incarnation,
+                secret,
+                host,
+                node_id,
+                tls,
+                self.settings.connect_timeout,
+                self._welcome,
+            )
+            if transport is None
+            else transport(self._welcome)
         )
-        self.address: DataAddress = self._listener.address
+        self.address: DataAddress = self._transport.address
         """What consumers in other processes must know."""
 
     # --- producing ----------------------------------------------------------------------------
@@ -232,14 +246,8 @@ class NetworkEnvironment:
                 known = self._connections.get(address.incarnation)
             if known is not None:
                 return known
-            wire = dial(
-                address,
-                self.address.node_id,
-                f"{self._incarnation} {self.process_name}",
-                self._secret,
-                self._tls,
-                self.settings.connect_timeout,
-            )
+            identity = f"{self._incarnation} {self.process_name}"
+            wire = self._transport.dial(address, identity)
             return self._keep(wire, address.incarnation, address.process_name)
 
     def _welcome(self, wire: Wire, identity: str) -> None:
@@ -248,7 +256,7 @@ class NetworkEnvironment:
             self._keep(wire, incarnation, process_name)
 
     def _keep(self, wire: Wire, incarnation: str, process_name: str) -> Connection:
-        connection = Connection(
+        connection = self._transport.connection_type(
             wire,
             process_name,
             self,
@@ -321,7 +329,7 @@ class NetworkEnvironment:
     @property
     def strangers(self) -> int:
         """Peers that have connected and have not proved yet that they belong to the cluster."""
-        return self._listener.strangers
+        return self._transport.strangers
 
     def output_metrics(self) -> ChannelMetrics:
         """The sum over the partitions that are there."""
@@ -337,7 +345,7 @@ class NetworkEnvironment:
                 return
             self._is_closed = True
             connections = [*self._connections.values(), *self._others]
-        self._listener.close()
+        self._transport.close()
         self.timers.close()
         for partition in self._registry.all():
             self.fail_partition(partition, "its process ends")

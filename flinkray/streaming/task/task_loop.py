@@ -35,6 +35,7 @@ class TaskLoop:
         signal: set by whatever the task may wait for: its gate, its partitions, a cancellation.
         check: raises when the task is to end.
         splits: of a task that reads a source.
+        stopwatch: seconds, by which it is told for how long the task has waited.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class TaskLoop:
         clock: Clock,
         check: Callable[[], None],
         splits: SplitRequests | None = None,
+        stopwatch: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._task = task
         self._signal = signal
@@ -51,7 +53,8 @@ class TaskLoop:
         self._check = check
         self._splits = splits
         self._source = task.head if isinstance(task.head, SourceOperator) else None
-        self._begun = time.perf_counter()
+        self._stopwatch = stopwatch
+        self._begun = stopwatch()
         self._waited = 0.0
         self._waiting_since: float | None = None
         self._ended: float | None = None
@@ -92,7 +95,7 @@ class TaskLoop:
         return self._waited + (0.0 if since is None else self._now() - since)
 
     def _now(self) -> float:
-        return time.perf_counter() if self._ended is None else self._ended
+        return self._stopwatch() if self._ended is None else self._ended
 
     def wait_until(self, is_done: Callable[[], bool]) -> None:
         """For what the signal tells of; the task has ended, or is in the middle of a batch."""
@@ -102,7 +105,7 @@ class TaskLoop:
 
     def end(self) -> None:
         """Nothing follows: its time does not go on."""
-        self._ended = time.perf_counter()
+        self._ended = self._stopwatch()
 
     def post(self, mail: Callable[[], None]) -> None:
         """From any thread: have it done between two steps, unless the task has ended."""
@@ -138,10 +141,10 @@ class TaskLoop:
 
     def _wait(self, seconds: float = -1) -> None:
         """For the signal; -1: however long it takes."""
-        begun = self._waiting_since = time.perf_counter()
+        begun = self._waiting_since = self._stopwatch()
         self._signal.wait(seconds)
         self._waiting_since = None
-        self._waited += time.perf_counter() - begun
+        self._waited += self._stopwatch() - begun
 
     def _longest_wait(self) -> float:
         """Seconds; -1: until the signal."""

@@ -8,7 +8,13 @@ import inspect
 import logging
 import warnings
 from collections.abc import Coroutine, Iterator
-from typing import Any
+from typing import Any, Protocol
+
+
+class Stack(Protocol):
+    """What a thread was at, as :mod:`~flinkray.testing.simulation.step_threads` has it."""
+
+    def unwind(self) -> None: ...
 
 
 class Graveyard:
@@ -21,6 +27,7 @@ class Graveyard:
     def __init__(self) -> None:
         self._tasks: list[asyncio.Task[Any]] = []
         self._things: list[object] = []
+        self._stacks: list[Stack] = []
 
     def keep(self, thing: object) -> None:
         """Until the run is over."""
@@ -29,6 +36,10 @@ class Graveyard:
         else:
             self._things.append(thing)
 
+    def keep_stack(self, stack: Stack) -> None:
+        """Likewise."""
+        self._stacks.append(stack)
+
     def close(self) -> None:
         """Close the coroutines, now that nothing they do has any effect."""
         level = logging.root.manager.disable
@@ -36,6 +47,8 @@ class Graveyard:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
+                while self._stacks:
+                    self._stacks.pop().unwind()
                 while self._tasks:
                     _close(self._tasks.pop())
                 self._things.clear()

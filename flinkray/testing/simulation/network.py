@@ -75,6 +75,8 @@ class SimulatedNetwork:
         self.random = random
         self.services: dict[str, NetworkedService] = {}
         """Of the processes that are up, by name."""
+        self.data_listeners: dict[str, object] = {}
+        """By incarnation, who takes connections for the channels of tasks."""
         self.frames = 0
         """That were received so far."""
         self._draw = random.random
@@ -202,8 +204,7 @@ class SimulatedNetwork:
                 return
             connection = SimulatedConnection(self, process, target.process)
             connection.near.is_client = True
-            for end in (connection.near, connection.far):
-                self._ends.setdefault(end.process, {})[end] = None
+            self._keep(connection)
             connection.far.attach(target.new_peer(connection.far, service.identity))
             if self._partitions:
                 self._cut_ends()
@@ -222,6 +223,17 @@ class SimulatedNetwork:
             return await answer
         finally:
             timer.cancel()
+
+    def _keep(self, connection: SimulatedConnection) -> None:
+        for end in (connection.near, connection.far):
+            self._ends.setdefault(end.process, {})[end] = None
+
+    def add(self, connection: SimulatedConnection) -> None:
+        """One that was opened in another way: whatever befalls connections befalls it."""
+        connection.near.is_client = True
+        self._keep(connection)
+        if self._partitions:
+            self._cut_ends()
 
     def detached(self, end: End) -> None:
         """For connections."""

@@ -1,0 +1,76 @@
+"""How the channels of a process reach other processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from flinkray.rpc.wire.tls import Tls
+from flinkray.streaming.network.connection import Connection
+from flinkray.streaming.network.sockets import DataAddress, DataListener, dial
+from flinkray.streaming.network.wire import Wire
+
+Welcome = Callable[[Wire, str], None]
+"""Gets the wire to a peer that has connected, and who it is."""
+
+
+class DataTransport(Protocol):
+    """Listens, and connects.  Its methods may be called from any thread."""
+
+    address: DataAddress
+    """What others must know."""
+
+    connection_type: type[Connection]
+    """Sends and receives over its wires."""
+
+    @property
+    def strangers(self) -> int:
+        """Peers that have connected and have not proved yet that they belong to the cluster."""
+
+    def dial(self, address: DataAddress, identity: str) -> Wire:
+        """Connect, as *identity*.  Raises RpcConnectionError."""
+
+    def close(self) -> None:
+        """Accept nobody any more."""
+
+
+class SocketTransport:
+    """By sockets, which threads serve."""
+
+    connection_type = Connection
+
+    def __init__(
+        self,
+        process_name: str,
+        incarnation: str,
+        secret: bytes,
+        host: str,
+        node_id: str | None,
+        tls: Tls | None,
+        connect_timeout: float,
+        welcome: Welcome,
+    ) -> None:
+        self._secret = secret
+        self._tls = tls
+        self._connect_timeout = connect_timeout
+        self._listener = DataListener(
+            process_name, incarnation, secret, host, node_id, tls, welcome
+        )
+        self.address = self._listener.address
+
+    @property
+    def strangers(self) -> int:
+        return self._listener.strangers
+
+    def dial(self, address: DataAddress, identity: str) -> Wire:
+        return dial(
+            address,
+            self.address.node_id,
+            identity,
+            self._secret,
+            self._tls,
+            self._connect_timeout,
+        )
+
+    def close(self) -> None:
+        self._listener.close()

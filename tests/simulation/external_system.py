@@ -1,0 +1,109 @@
+"""A database that streams write to: transactions that are prepared, then committed by their names.
+
+It outlives everything, forgets nothing, and knows what may never come to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flinkray.testing.simulation import Simulation
+
+
+@dataclass(frozen=True)
+class Written:
+    """What the job makes of one record."""
+
+    split: int
+    number: int
+    """Within the split, from 0 on."""
+    key: int
+    count: int
+    """How many of its key had come by then, as the keyed state says."""
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """What a sink has written between two checkpoints."""
+
+    name: str
+    checkpoint_id: int
+    """With which it is to be committed."""
+    records: tuple[Written, ...]
+
+
+class ExternalSystem:
+    """See the module.  Whatever must not be, it tells *simulation*, which ends there."""
+
+    def __init__(self, simulation: Simulation, *, is_exactly_once: bool) -> None:
+        self._simulation = simulation
+        self._is_exactly_once = is_exactly_once
+        self.prepared: dict[str, Transaction] = {}
+        self.committed: dict[tuple[int, int], str] = {}
+        """Split and number of each record -> the transaction."""
+        self.transactions: dict[str, None] = {}
+        """Those that are committed, in order."""
+        self.failing = 0.0
+        """Share of the calls that fail, some of them after they had their effect."""
+        self.may_commit = self._may
+        self._latest: dict[tuple[int, int], int] = {}
+        """Of a split and a key, the number of the last record."""
+        self._counts: dict[int, int] = {}
+
+    @staticmethod
+    def _may(transaction: Transaction) -> None:
+        """Always."""
+
+    def prepare(self, transaction: Transaction) -> None:
+        """It is kept, and not seen."""
+        self._fail_perhaps("prepare", 0.5)
+        self.prepared[transaction.name] = transaction
+        self._fail_perhaps("prepare", 0.5)
+
+    def commit(self, names: Sequence[str]) -> None:
+        """They are seen from now on; those that are already, stay as they are."""
+        for name in names:
+            self._fail_perhaps("commit", 0.5)
+            if name not in self.transactions:
+                self._commit(name)
+            self._fail_perhaps("commit", 0.5)
+
+    def _fail_perhaps(self, what: str, share: float) -> None:
+        if self.failing and self._simulation.random.random() < self.failing * share:
+            raise OSError(f"the external system does not {what}")
+
+    def _commit(self, name: str) -> None:
+        transaction = self.prepared.get(name)
+        if transaction is None:
+            self.violated(f"transaction {name} is committed, and was never prepared")
+            return
+        self.may_commit(transaction)
+        self.transactions[name] = None
+        self._simulation.tell(
+            "%d records of checkpoint %d are committed: %s",
+            len(transaction.records),
+            transaction.checkpoint_id,
+            name,
+        )
+        for record in transaction.records:
+            self._add(record, name)
+
+    def _add(self, record: Written, name: str) -> None:
+        known = self.committed.setdefault((record.split, record.number), name)
+        if not self._is_exactly_once:
+            return
+        if known != name:
+            self.violated(f"{record} is committed twice: by {known} and by {name}")
+        latest = self._latest.get((record.split, record.key), -1)
+        if record.number <= latest:
+            self.violated(f"{record} is committed after number {latest}")
+        self._latest[record.split, record.key] = record.number
+        count = self._counts.get(record.key, 0) + 1
+        if record.count != count:
+            self.violated(f"{record} is number {count} of its key: it was counted otherwise")
+        self._counts[record.key] = count
+
+    def violated(self, what: str) -> None:
+        """Ends the run; what is raised in a task would only fail that."""
+        self._simulation.scheduler.fail(AssertionError(what))

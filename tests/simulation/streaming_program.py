@@ -1,0 +1,233 @@
+"""A stream program for the simulation: splits from an enumerator, counts by key, transactions."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest.mock import patch
+
+from flinkray.core.clock import Clock
+from flinkray.core.ids import random_bytes
+from flinkray.datastream import (
+    Configuration,
+    KeyedProcessFunction,
+    RuntimeContext,
+    RuntimeExecutionMode,
+    StreamExecutionEnvironment,
+    WatermarkStrategy,
+)
+from flinkray.datastream.cluster_execution import job_of
+from flinkray.datastream.common import Types
+from flinkray.datastream.state import ValueStateDescriptor
+from flinkray.scheduler.graph.job_graph import JobGraph
+from flinkray.spark import user_code
+from flinkray.state.descriptors import ListStateDescriptor
+from flinkray.streaming.operators.operator import OperatorStateCapture, StreamOperator
+from flinkray.streaming.records.elements import Block
+from flinkray.streaming.sources.source import (
+    END_OF_INPUT,
+    NOTHING_NOW,
+    Boundedness,
+    EnumeratorContext,
+    FixedSplitsEnumerator,
+    Polled,
+    ReaderContext,
+    Source,
+    SourceReader,
+    SplitEnumerator,
+)
+from flinkray.testing.simulation import Simulation
+from flinkray.testing.simulation.seeds import stream
+from flinkray.testing.simulation.step_threads import pause_thread
+from tests.simulation.external_system import ExternalSystem, Transaction, Written
+
+KEYS = 5
+
+
+@dataclass(frozen=True)
+class Program:
+    """How much there is of everything."""
+
+    sources: int
+    """Parallelism."""
+    counters: int
+    splits: int
+    records: int
+    """Of each split."""
+    longest_pause: float
+    """Seconds between two batches of a reader."""
+    configuration: dict[str, str]
+
+    @property
+    def all_records(self) -> set[tuple[int, int]]:
+        """Split and number of each."""
+        return {(s, n) for s in range(self.splits) for n in range(self.records)}
+
+
+@dataclass(frozen=True)
+class RecordSplit:
+    """Records of one split, from a position on."""
+
+    number: int
+    end: int
+    position: int = 0
+
+
+class RecordSource(Source[RecordSplit]):
+    """Records ``(split, number)``, a few at a time."""
+
+    def __init__(self, splits: int, records: int, longest_pause: float) -> None:
+        self._splits = splits
+        self._records = records
+        self._longest_pause = longest_pause
+
+    def get_boundedness(self) -> Boundedness:
+        return Boundedness.BOUNDED
+
+    def create_enumerator(
+        self, context: EnumeratorContext[RecordSplit], clock: Clock
+    ) -> SplitEnumerator[RecordSplit]:
+        splits = [RecordSplit(number, self._records) for number in range(self._splits)]
+        return FixedSplitsEnumerator(context, splits)
+
+    def create_reader(self, context: ReaderContext) -> SourceReader[RecordSplit]:
+        return RecordReader(context, self._longest_pause)
+
+
+class RecordReader(SourceReader[RecordSplit]):
+    """Asks for the next split when it begins to read the last one that it has."""
+
+    def __init__(self, context: ReaderContext, longest_pause: float) -> None:
+        super().__init__(context)
+        simulation = Simulation.current()
+        name = f"reader {context.subtask_index}"
+        self._random = stream(simulation.seed, name, simulation.scheduler.steps)
+        self._longest_pause = longest_pause
+        self._splits: deque[RecordSplit] = deque()
+        self._no_more = self._is_asking = False
+        self._next = 0.0
+
+    def start(self) -> None:
+        self._ask()
+
+    def _ask(self) -> None:
+        if not self._is_asking and not self._no_more and len(self._splits) < 2:
+            self._is_asking = True
+            self.context.send_split_request()
+
+    def add_splits(self, splits: Sequence[RecordSplit]) -> None:
+        self._splits.extend(splits)
+        self._is_asking = False
+        self._ask()
+
+    def notify_no_more_splits(self) -> None:
+        self._no_more = True
+
+    def poll(self, max_records: int) -> Polled:
+        now = self.context.clock.time()
+        if not self._splits:
+            return END_OF_INPUT if self._no_more else NOTHING_NOW
+        if now < self._next:
+            return NOTHING_NOW
+        split = self._splits[0]
+        end = min(split.end, split.position + min(max_records, self._random.randint(1, 3)))
+        records = [(split.number, number) for number in range(split.position, end)]
+        if end == split.end:
+            self._splits.popleft()
+            self._ask()
+        else:
+            self._splits[0] = replace(split, position=end)
+        self._next = now + self._longest_pause * self._random.random() ** 2
+        return Block(records)
+
+    def next_poll_time(self) -> float | None:
+        return self._next if self._splits else math.inf
+
+    def snapshot_state(self, checkpoint_id: int) -> list[RecordSplit]:
+        return list(self._splits)
+
+
+class Counting(KeyedProcessFunction[Any, Any, Any]):
+    """Numbers the records of each key."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._count = runtime_context.get_state(ValueStateDescriptor("count", Types.LONG()))
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Any:
+        split, number = value
+        count = (self._count.value() or 0) + 1
+        self._count.update(count)
+        yield Written(split, number, key_of(value), count)
+
+
+def key_of(record: tuple[int, int]) -> int:
+    """Keys have records of all splits."""
+    split, number = record
+    return (3 * split + number) % KEYS
+
+
+_PENDING: ListStateDescriptor[Any] = ListStateDescriptor("transactions")
+
+
+class TransactionOperator(StreamOperator):
+    """Two-phase: what was written before a checkpoint is one transaction, which is committed when
+    the checkpoint is complete, or by whoever goes on from it."""
+
+    def open(self) -> None:
+        self._external: ExternalSystem = Simulation.current().belongings[ExternalSystem]
+        self._records: list[Written] = []
+        restored: list[Transaction] = list(self.operator_state.list_state(_PENDING).get())
+        self._pending: list[Transaction] = []
+        self._commit(restored)
+
+    def process_block(self, block: Block) -> None:
+        self._records.extend(self.read(block))
+
+    def capture(self, checkpoint_id: int, since: int | None = None) -> OperatorStateCapture:
+        if self._records:
+            subtask = self.context.subtask_index
+            transaction = Transaction(
+                f"{checkpoint_id}-{subtask}-{random_bytes(4).hex()}",
+                checkpoint_id,
+                tuple(self._records),
+            )
+            self._external.prepare(transaction)
+            self._records = []
+            self._pending.append(transaction)
+        self.operator_state.list_state(_PENDING).update(list(self._pending))
+        return super().capture(checkpoint_id, since)
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        self._commit([it for it in self._pending if it.checkpoint_id <= checkpoint_id])
+        self._pending = [it for it in self._pending if it.checkpoint_id > checkpoint_id]
+
+    def _commit(self, transactions: list[Transaction]) -> None:
+        if transactions:
+            pause_thread(0.05, 0.3)
+            self._external.commit([it.name for it in transactions])
+
+    @property
+    def awaits_checkpoint(self) -> bool:
+        return bool(self._records or self._pending)
+
+
+def job_graph(program: Program) -> JobGraph:
+    """The job."""
+    configuration = Configuration()
+    for key, value in program.configuration.items():
+        configuration.set_string(key, value)
+    env = StreamExecutionEnvironment.get_execution_environment(configuration)
+    env.set_runtime_mode(RuntimeExecutionMode.STREAMING)
+    source = RecordSource(program.splits, program.records, program.longest_pause)
+    records = env.from_source(source, WatermarkStrategy.no_watermarks(), "records")
+    records.set_parallelism(program.sources).uid("records")
+    counted = records.key_by(key_of).process(Counting())
+    counted.set_parallelism(program.counters).uid("count")
+    sink = counted.end_with("transactions", TransactionOperator())
+    sink.set_parallelism(program.counters).uid("transactions")
+    # by name, not by value: pickles of classes have ids that no seed decides
+    with patch.object(user_code, "_is_users_own", lambda module: False):
+        return job_of(env.get_stream_graph("streaming"), {}, env._job_settings(), ())
