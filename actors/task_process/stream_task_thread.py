@@ -24,6 +24,7 @@ from flinkray.actors.task_process.restored_states import (
 )
 from flinkray.actors.task_process.split_client import SplitClient
 from flinkray.core.errors import RpcError
+from flinkray.core.ids import JobID
 from flinkray.scheduler.shared.tasks import RestoredTask
 from flinkray.streaming.channels import InputGate, RecordWriter
 from flinkray.streaming.errors import operator_error
@@ -49,6 +50,7 @@ from flinkray.streaming.program.chain_plan import ChainPlan, PlannedOperator
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, EndOfInput
 from flinkray.streaming.records.partitioners import ForwardPartitioner
 from flinkray.streaming.sinks.collect import CollectOperator
+from flinkray.streaming.sinks.committer_operator import CommitLog, CommitterOperator
 from flinkray.streaming.sinks.result_files import ResultFilesOperator
 from flinkray.streaming.sinks.simple import PrintOperator
 from flinkray.streaming.sources.result_files import ResultFileSplit
@@ -112,6 +114,9 @@ class StreamTaskContext:
     """Answers for its part in checkpoints."""
     orders: TaskCheckpointOrders
     """What it is told of them."""
+    job_id: JobID
+    commit_log: Callable[[str], CommitLog]
+    """Of a sink's committer, by its operator id, where it commits at the end of a batch job."""
     metrics: MetricGroup = field(default_factory=MetricGroup)
 
 
@@ -146,13 +151,16 @@ class StreamTaskRun:
             seed=0,
             metrics=context.metrics,
             alignment=None if context.alignment is None else context.alignment.alignment,
+            job_id=context.job_id.hex(),
         )
         head = builder.build()
         inputs, channel_inputs = self._inputs(plan, head)
         outputs: list[StreamTaskOutput] = [*builder.writers]
         file_outputs = iter(context.file_outputs)
-        for _, operator in builder.operators:
-            if isinstance(operator, CollectOperator):
+        for operator_id, operator in builder.operators:
+            if isinstance(operator, CommitterOperator):
+                operator.log = context.commit_log(operator_id)
+            elif isinstance(operator, CollectOperator):
                 operator.receiver = context.results
                 outputs.append(context.results)
             elif isinstance(operator, PrintOperator):

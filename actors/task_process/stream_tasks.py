@@ -378,6 +378,8 @@ class StreamTaskResources:
             deployed.task.restored,
             self._responder,
             self.checkpoint_orders,
+            deployed.job.job_id,
+            lambda operator_id: self._tasks.files.commit_log(deployed.job.job_id, operator_id),
         )
         self._metrics = context.metrics
         self._tasks.metrics.begun(*self._metrics_key(), context.metrics)

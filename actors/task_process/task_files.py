@@ -6,7 +6,8 @@ from flinkray.actors.shared.produced_partitions import written_partitions
 from flinkray.actors.task_process.code_loop import MainLoop
 from flinkray.actors.task_process.deployed_task import DeployedTask
 from flinkray.actors.task_process.file_results import FileInput, FileOutput
-from flinkray.file_results import partition_location
+from flinkray.core.ids import JobID
+from flinkray.file_results import FileCommitLog, commit_log_location, partition_location
 from flinkray.rpc import RpcEndpoint
 from flinkray.scheduler.graph.job_graph import ResultMedium
 
@@ -34,6 +35,10 @@ class TaskFiles:
             )
             for information, locations in deployed.inputs_of(ResultMedium.FILES)
         )
+
+    def commit_log(self, job_id: JobID, operator_id: str) -> FileCommitLog:
+        """Where the committer of a sink notes what it commits at the end."""
+        return FileCommitLog(commit_log_location(self._storage_dir, job_id, operator_id))
 
     def outputs_of(self, deployed: DeployedTask) -> tuple[FileOutput, ...]:
         """In the order of the vertex's results; without those that go by channels."""

@@ -100,7 +100,8 @@ from flinkray.streaming.records.row import Row
 from flinkray.streaming.records.type_inference import type_of_result
 from flinkray.streaming.records.typeinfo import RowTypeInfo, TypeInformation, Types
 from flinkray.streaming.sinks.simple import PrintOperator, SinkFunctionOperator
-from flinkray.streaming.sinks.sink import Sink, SinkOperator
+from flinkray.streaming.sinks.sink import Sink
+from flinkray.streaming.sinks.writer_operator import SinkWriterOperator
 from flinkray.streaming.time.watermarks import WatermarkStrategy
 from flinkray.streaming.windowing.aligned import make_window_operator
 from flinkray.streaming.windowing.assigners import (
@@ -418,7 +419,7 @@ class DataStream(StreamSettings):
         """Write into a Sink."""
         if not isinstance(sink, Sink):
             raise TypeError(f"sink_to takes a Sink, got {sink!r}; functions go to add_sink")
-        return self.end_with("Sink: Writer", SinkOperator(sink, self._stream.type_info))
+        return self.end_with("Sink: Writer", SinkWriterOperator(sink, self._stream.type_info))
 
     def print(self, sink_identifier: str | None = None) -> DataStreamSink:
         """Write every value on a line of standard output."""

@@ -36,7 +36,7 @@ from flinkray.streaming.records.typeinfo import TypeInformation
 from flinkray.streaming.sinks.collect import CollectOperator
 from flinkray.streaming.sinks.result_files import ResultFilesOperator
 from flinkray.streaming.sinks.simple import CollectSink
-from flinkray.streaming.sinks.sink import Sink, SinkOperator
+from flinkray.streaming.sinks.writer_operator import SinkWriterOperator
 from flinkray.streaming.sources.collection import (
     ArrowSource,
     CollectionSource,
@@ -178,6 +178,9 @@ class StreamExecutionEnvironment(StreamProgram):
 
     def get_stream_graph(self, job_name: str | None = None, clear: bool = False) -> StreamGraph:
         """The program as a graph; with *clear*, the environment begins a new one."""
+        return self._stream_graph(job_name, clear, is_on_cluster=self._cluster is not None)
+
+    def _stream_graph(self, job_name: str | None, clear: bool, is_on_cluster: bool) -> StreamGraph:
         sources = [
             t.operator.source
             for t in self._transformations
@@ -203,6 +206,8 @@ class StreamExecutionEnvironment(StreamProgram):
                 self._configuration.get_string("execution.sorted-inputs.memory", "128mb")
             ),
             job_parameters=self._config.get_global_job_parameters(),
+            takes_checkpoints=not is_on_cluster
+            or (not batch and self._checkpoint_config.is_checkpointing_enabled()),
             cached_files={name: path for name, (path, _) in self._cached_files.items()},
         )
         graph = build_graph(self._transformations, settings)
@@ -320,7 +325,7 @@ class StreamExecutionEnvironment(StreamProgram):
             assert result is not None
             sink = returned.end_with("Result", ResultFilesOperator(result, returned.get_type()))
             sink.uid("Result")
-        graph = self.get_stream_graph(name, clear=True)
+        graph = self._stream_graph(name, clear=True, is_on_cluster=True)
         if not graph.batch:
             raise ConfigurationError(
                 f"{name!r} sets the runtime mode STREAMING: a stage runs in batch mode, since all "
@@ -344,9 +349,9 @@ def _warn_of_sinks_that_show_nothing(graph: StreamGraph) -> None:
         return
     for node in graph.nodes:
         operator = node.operator
-        if not isinstance(operator, SinkOperator):
+        if not isinstance(operator, SinkWriterOperator):
             continue
-        if type(operator.sink).create_committer is Sink.create_committer:
+        if not operator.sink.has_committer:
             continue
         for source in graph.upstream_of(node):
             if isinstance(source.operator, SourceOperator) and _is_endless(source.operator.source):

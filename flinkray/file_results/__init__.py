@@ -6,17 +6,25 @@ is written last.  So a directory without a manifest is of an attempt that did no
 that is listed and not there is lost, never silently missing.
 """
 
+from flinkray.file_results.commit_log import FileCommitLog
 from flinkray.file_results.directory import FileResultLostError, ResultDirectory, register_files
-from flinkray.file_results.layout import partition_location, results_of_job, whole_location
+from flinkray.file_results.layout import (
+    commit_log_location,
+    partition_location,
+    results_of_job,
+    whole_location,
+)
 from flinkray.file_results.reader import RowGroupSplit, read_batches, share_of
 from flinkray.file_results.writer import ResultSchemaError, ResultWriter
 
 __all__ = [
+    "FileCommitLog",
     "FileResultLostError",
     "ResultDirectory",
     "ResultSchemaError",
     "ResultWriter",
     "RowGroupSplit",
+    "commit_log_location",
     "partition_location",
     "read_batches",
     "register_files",

@@ -1,9 +1,9 @@
 """Where the results of a job's vertices lie in the cluster's storage.
 
 ``<storage>/data/<job>/results/<data set>/<execution graph>-<partition>-<attempt>``; what a
-coordinator has written as a whole has ``all`` for the partition, and its own attempt.  All of it
-goes with the job's
-end.
+coordinator has written as a whole has ``all`` for the partition, and its own attempt.  What the
+committer of a sink is about to commit is in ``<storage>/data/<job>/results/commits/<operator>``.
+All of it goes with the job's end.
 """
 
 from __future__ import annotations
@@ -33,3 +33,8 @@ def whole_location(
     """Of all partitions of a result that their vertex's coordinator has written."""
     name = f"{graph_id.short()}-all-{coordinator_attempt}"
     return f"{results_of_job(storage_dir, job_id)}/{data_set_id}/{name}"
+
+
+def commit_log_location(storage_dir: str, job_id: JobID, operator_id: str) -> str:
+    """Of what the committer with that operator id commits."""
+    return f"{results_of_job(storage_dir, job_id)}/commits/{operator_id}"

@@ -26,7 +26,7 @@ from flinkray.streaming.records.elements import Block, Watermark
 from flinkray.streaming.records.keying import Keys
 from flinkray.streaming.records.partitioners import ForwardPartitioner, KeyGroupPartitioner
 from flinkray.streaming.sinks.simple import CollectSink
-from flinkray.streaming.sinks.sink import SinkOperator
+from flinkray.streaming.sinks.writer_operator import SinkWriterOperator
 from flinkray.streaming.sources.collection import CollectionSource, NumberSequenceSource
 from flinkray.streaming.sources.generated import DataGeneratorSource
 from flinkray.streaming.sources.reader import SequentialReader
@@ -65,7 +65,7 @@ def keyed_sums(count: int, parallelism: int = 3, block: int = 16) -> tuple[Any, 
         parallelism=parallelism,
     )
     results = CollectSink()
-    sink = OperatorTransformation("Sink", operator=SinkOperator(results), inputs=[sums])
+    sink = OperatorTransformation("Sink", operator=SinkWriterOperator(results), inputs=[sums])
     return build_graph([sink], GraphSettings()), results
 
 
@@ -203,7 +203,7 @@ def test_splits_that_are_found_while_a_checkpoint_begins_are_read_once(steps: in
     def job(restore: Checkpoint | None = None) -> tuple[LocalJob, CollectSink]:
         source = OperatorTransformation("Source", operator=SourceOperator(FoundSource()))
         results = CollectSink()
-        sink = OperatorTransformation("Sink", operator=SinkOperator(results), inputs=[source])
+        sink = OperatorTransformation("Sink", operator=SinkWriterOperator(results), inputs=[source])
         graph = build_graph([sink], GraphSettings())
         return LocalJob(graph, ManualClock(), restore=restore), results
 
@@ -402,7 +402,7 @@ def test_subtasks_have_functions_of_their_own() -> None:
         "M", operator=MapOperator(Counts()), inputs=[source], parallelism=2
     )
     results = CollectSink()
-    sink = OperatorTransformation("C", operator=SinkOperator(results), inputs=[mapped])
+    sink = OperatorTransformation("C", operator=SinkWriterOperator(results), inputs=[mapped])
     LocalJob(build_graph([sink], GraphSettings())).run()
     assert sorted(results.take_all()) == sorted([*range(1, 6)] * 2)
 

@@ -21,7 +21,7 @@ from flinkray.streaming.program.transformations import (
 from flinkray.streaming.records.elements import Block
 from flinkray.streaming.records.partitioners import RebalancePartitioner
 from flinkray.streaming.sinks.simple import CallbackSink
-from flinkray.streaming.sinks.sink import SinkOperator
+from flinkray.streaming.sinks.writer_operator import SinkWriterOperator
 from flinkray.streaming.sources.collection import NumberSequenceSource
 from flinkray.streaming.time.turn import TARGET, Portion, Turn
 from flinkray.testing.manual_clock import ManualClock
@@ -90,7 +90,7 @@ def test_a_task_of_a_local_job_counts_for_how_long_it_is_paused() -> None:
     dealt = PartitionTransformation("", input=numbers, partitioner=RebalancePartitioner())
     slow = OperatorTransformation("Slow", operator=MapOperator(Slow()), inputs=[dealt])
     sink = OperatorTransformation(
-        "Sink", operator=SinkOperator(CallbackSink(lambda _: None)), inputs=[slow]
+        "Sink", operator=SinkWriterOperator(CallbackSink(lambda _: None)), inputs=[slow]
     )
     job = LocalJob(build_graph([sink], GraphSettings()), CLOCK)
     producing, slowly = job.tasks
@@ -125,7 +125,7 @@ def test_waiting_makes_portions_smaller_so_that_mail_has_its_turn_between_record
     dealt = PartitionTransformation("", input=source, partitioner=RebalancePartitioner())
     waits = OperatorTransformation("Waits", operator=Waits(), inputs=[dealt])
     sink = OperatorTransformation(
-        "Sink", operator=SinkOperator(CallbackSink(lambda _: None)), inputs=[waits]
+        "Sink", operator=SinkWriterOperator(CallbackSink(lambda _: None)), inputs=[waits]
     )
     job = LocalJob(build_graph([sink], GraphSettings()), ManualClock())
     job.run()

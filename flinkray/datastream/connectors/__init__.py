@@ -12,7 +12,16 @@ from flinkray.streaming.sinks.file_formats import (
 )
 from flinkray.streaming.sinks.file_policies import BucketAssigner, BucketContext, RollingPolicy
 from flinkray.streaming.sinks.simple import CallbackSink, CollectSink, DiscardingSink
-from flinkray.streaming.sinks.sink import Committer, Sink, SinkWriter, WriterContext
+from flinkray.streaming.sinks.sink import (
+    CommitRequest,
+    Committer,
+    CommitterContext,
+    Sink,
+    SinkError,
+    SinkWriter,
+    StatefulSinkWriter,
+    WriterContext,
+)
 from flinkray.streaming.sources.collection import (
     ArrowSource,
     CollectionSource,
@@ -45,7 +54,9 @@ __all__ = [
     "CallbackSink",
     "CollectSink",
     "CollectionSource",
+    "CommitRequest",
     "Committer",
+    "CommitterContext",
     "CsvFormat",
     "DataGeneratorSource",
     "DiscardingSink",
@@ -64,11 +75,13 @@ __all__ = [
     "RollingPolicy",
     "SequentialReader",
     "Sink",
+    "SinkError",
     "SinkWriter",
     "SocketSource",
     "Source",
     "SourceReader",
     "SplitEnumerator",
+    "StatefulSinkWriter",
     "TextFormat",
     "WriterContext",
 ]

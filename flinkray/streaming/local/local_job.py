@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
 
+from flinkray.core.ids import JobID
 from flinkray.streaming.channels import InputGate, MemoryChannel, RecordWriter
 from flinkray.streaming.checkpoint.subtask_checkpoints import CheckpointResponder
 from flinkray.streaming.errors import OperatorError, StreamError, operator_error
@@ -74,6 +75,7 @@ class LocalJob:
         self.clock: WaitingClock = clock or WaitingSystemClock()
         self.seed = seed
         self.attempt = attempt
+        self._job_id = JobID.generate().hex()
         self.metrics = MetricGroup()
         self.tasks: list[StreamTask] = []
         self._running: list[LocalTask] = []
@@ -134,6 +136,7 @@ class LocalJob:
             self.seed,
             self.metrics,
             self._join_alignment(chain, subtask),
+            self._job_id,
         )
         head = builder.build()
         responder = _Responder(self, subtask)
@@ -240,7 +243,7 @@ class LocalJob:
         return progressed or self._begins_final_checkpoint()
 
     def _begins_final_checkpoint(self) -> bool:
-        waiting = any(task.has_ended and not task.finished for task in self.tasks)
+        waiting = any(task.awaits_checkpoint for task in self.tasks)
         if not waiting or self._checkpoints or not self._takes_final_checkpoints:
             return False
         self.trigger_checkpoint(self._latest_checkpoint + 1, lambda _: None, lambda _: None)
@@ -296,8 +299,7 @@ class LocalJob:
         waits = [
             deadline / 1000 - now
             for task in self.tasks
-            if not task.has_ended
-            and not task.turn.is_waiting
+            if not task.turn.is_waiting
             and (deadline := task.time_service.next_deadline()) is not None
         ]
         waits += [

@@ -117,6 +117,10 @@ class OperatorContext:
     restored_checkpoint_id: int = 0
     """Of the checkpoint that the task goes on from, also where the operator has no state in it; 0:
     it begins anew."""
+    job_id: str = ""
+    """32 hexadecimal digits; empty: unknown."""
+    operator_id: str = ""
+    """Under which its state is kept; likewise."""
     auto_watermark_interval: int = 200
     keyed: bool = False
     seed: int = 0
@@ -318,6 +322,12 @@ class StreamOperator:
     def awaits_checkpoint(self) -> bool:
         """Whether its task cannot end yet, though it is finished: what it has is to be committed
         with a checkpoint."""
+        return False
+
+    @property
+    def is_retrying(self) -> bool:
+        """Whether its task cannot end yet, though it is finished: something has failed, and is
+        tried again by a callback that was scheduled for after the end, too."""
         return False
 
     def describe_record(self, block: Block, place: int) -> str:

@@ -99,6 +99,7 @@ class ChainBuilder:
         seed: int,
         metrics: MetricGroup,
         alignment: TaskAlignment | None = None,
+        job_id: str = "",
     ) -> None:
         self._plan = plan
         self._copy_of = copy_of
@@ -111,6 +112,7 @@ class ChainBuilder:
         self._seed = seed
         self._metrics = metrics
         self._alignment = alignment
+        self._job_id = job_id
         self.operators: list[tuple[str, StreamOperator]] = []
         """Id and operator, each before those that it feeds."""
         self._writers: dict[int, RecordWriter] = {}
@@ -158,6 +160,8 @@ class ChainBuilder:
             parallelism=self._parallelism,
             max_parallelism=planned.max_parallelism,
             attempt_number=self._attempt,
+            job_id=self._job_id,
+            operator_id=planned.operator_id,
             auto_watermark_interval=self._plan.auto_watermark_interval,
             keyed=planned.keyed,
             seed=self._seed,

@@ -23,6 +23,7 @@ from flinkray.streaming.program.graph import (
     StreamGraph,
     StreamNode,
     max_parallelism_of,
+    operator_id_of,
 )
 from flinkray.streaming.records.key_sorter import DEFAULT_MEMORY
 from flinkray.streaming.records.keying import Keys
@@ -31,6 +32,8 @@ from flinkray.streaming.records.partitioners import (
     RebalancePartitioner,
     StreamPartitioner,
 )
+from flinkray.streaming.sinks.committer_operator import CommitterOperator
+from flinkray.streaming.sinks.writer_operator import SinkWriterOperator
 
 
 @dataclass(eq=False)
@@ -119,6 +122,9 @@ class GraphSettings:
     auto_generated_uids: bool = True
     """False: an operator without uid is refused."""
     sort_memory: int = DEFAULT_MEMORY
+    takes_checkpoints: bool = True
+    """Whoever runs the program does, at least when tasks cannot end without one: sinks commit with
+    them.  Else they commit when all that they write is written."""
     job_parameters: dict[str, str] = field(default_factory=dict)
     cached_files: dict[str, str] = field(default_factory=dict)
 
@@ -246,7 +252,36 @@ class _Builder:
         for index, upstreams in enumerate(inputs):
             for upstream in upstreams:
                 self._graph.connect(self._edge(upstream, node, index))
+        if isinstance(operator, SinkWriterOperator) and operator.sink.has_committer:
+            self._add_committer(node, operator)
         return node
+
+    def _add_committer(self, writer: StreamNode, operator: SinkWriterOperator) -> None:
+        """Behind the writers of a sink: in their tasks, or one for all of them."""
+        with_checkpoints = self._settings.takes_checkpoints
+        writer.operator = copy.copy(operator)
+        writer.operator.prepares_with_checkpoints = with_checkpoints
+        is_single = operator.sink.commits_in_order or not with_checkpoints
+        name = f"{writer.name.removesuffix(': Writer')}: Committer"
+        node = StreamNode(
+            id=len(self._graph.nodes) + 1,
+            name=name,
+            operator=CommitterOperator(operator.sink, at_end=not with_checkpoints),
+            parallelism=1 if is_single else writer.parallelism,
+            max_parallelism=writer.max_parallelism,
+            kind=writer.kind,
+            slot_sharing_group=writer.slot_sharing_group,
+            uid=None if writer.uid is None else f"Sink Committer: {writer.uid}",
+            uid_hash=(
+                None
+                if writer.uid_hash is None
+                else operator_id_of(f"Sink Committer: {writer.uid_hash}")
+            ),
+            buffer_timeout=writer.buffer_timeout,
+            has_own_max_parallelism=writer.has_own_max_parallelism,
+        )
+        self._graph.nodes.append(node)
+        self._graph.connect(self._edge(_Upstream(writer), node, 0))
 
     def _behind_local(
         self, transformation: OperatorTransformation, upstream: _Upstream, parallelism: int

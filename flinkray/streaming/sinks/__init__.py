@@ -1,3 +1,14 @@
 """Sinks: the two-phase interface, and the ones that come with the package."""
 
-__all__ = ["collect", "file_formats", "file_policies", "files", "result_files", "simple", "sink"]
+__all__ = [
+    "collect",
+    "committables",
+    "committer_operator",
+    "file_formats",
+    "file_policies",
+    "files",
+    "result_files",
+    "simple",
+    "sink",
+    "writer_operator",
+]

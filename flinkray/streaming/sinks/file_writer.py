@@ -13,7 +13,7 @@ from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.elements import Block, Columns, Records
 from flinkray.streaming.sinks.file_formats import FileFormat, OtherColumnsError, PartFile
 from flinkray.streaming.sinks.file_policies import BucketAssigner, BucketContext, RollingPolicy
-from flinkray.streaming.sinks.sink import Committer, SinkWriter, WriterContext
+from flinkray.streaming.sinks.sink import CommitRequest, Committer, SinkWriter, WriterContext
 from flinkray.streaming.time.time_service import ScheduledCallback
 
 
@@ -155,8 +155,8 @@ class FileWriter(SinkWriter[Rename]):
 
     def _finish(self, bucket: str) -> None:
         file = self._open.pop(bucket)
-        file.part.finish()
         self._finished.append(file.names)
+        file.part.finish()
 
     def _schedule_check(self) -> None:
         service = self._context.time_service
@@ -176,21 +176,51 @@ class FileWriter(SinkWriter[Rename]):
         for bucket in list(self._open):
             self._finish(bucket)
         finished, self._finished = self._finished, []
+        for folder in sorted({os.path.dirname(names.hidden) for names in finished}):
+            _sync_folder(folder)
         return finished
 
     def close(self) -> None:
         if self._check is not None:
             self._check.cancel()
-        for file in self._open.values():
-            file.part.finish()
-            Path(file.names.hidden).unlink(missing_ok=True)
-        self._open.clear()
+        names = [file.names for file in self._open.values()] + self._finished
+        opened, self._open, self._finished = self._open, {}, []
+        try:
+            for file in opened.values():
+                file.part.finish()
+        finally:
+            for one in names:
+                Path(one.hidden).unlink(missing_ok=True)
+
+
+def _sync_folder(folder: str) -> None:
+    """The names of its files are on the disk, too."""
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 class RenamingCommitter(Committer[Rename]):
-    """Renaming again what was renamed already does nothing."""
+    """A file that is not there any more under its first name was renamed by an earlier attempt, and
+    maybe taken away since.  What the storage refuses is tried again."""
 
-    def commit(self, committables: Sequence[Rename]) -> None:
-        for hidden, visible in committables:
-            if os.path.exists(hidden):
+    def commit(self, requests: Sequence[CommitRequest[Rename]]) -> None:
+        renamed: dict[str, list[CommitRequest[Rename]]] = {}
+        for request in requests:
+            hidden, visible = request.committable
+            try:
                 os.replace(hidden, visible)
+            except FileNotFoundError:
+                request.signal_already_committed()
+            except OSError as error:
+                request.retry_later(error)
+            else:
+                renamed.setdefault(os.path.dirname(visible), []).append(request)
+        for folder, done in renamed.items():
+            try:
+                _sync_folder(folder)
+            except OSError as error:
+                for request in done:
+                    request.retry_later(error)

@@ -25,7 +25,13 @@ from flinkray.streaming.sinks.file_writer import (
     Rename,
     RenamingCommitter,
 )
-from flinkray.streaming.sinks.sink import Committer, Sink, SinkWriter, WriterContext
+from flinkray.streaming.sinks.sink import (
+    Committer,
+    CommitterContext,
+    Sink,
+    SinkWriter,
+    WriterContext,
+)
 
 
 class FileSink(Sink[Rename]):
@@ -73,5 +79,5 @@ class FileSink(Sink[Rename]):
     def create_writer(self, context: WriterContext) -> SinkWriter[Rename]:
         return FileWriter(self._settings, context)
 
-    def create_committer(self) -> Committer[Rename]:
+    def create_committer(self, context: CommitterContext) -> Committer[Rename]:
         return RenamingCommitter()

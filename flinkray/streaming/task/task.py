@@ -169,6 +169,8 @@ class StreamTask:
             return False
         progressed = self.mailbox.run_pending()
         if self.has_ended:
+            if self.time_service.fire_due():
+                progressed = True
             self._leave_when_committed()
             return progressed
         if self._stopping_with is not None:
@@ -285,12 +287,28 @@ class StreamTask:
 
     def _end(self) -> None:
         self._finish_operators()
-        self.has_ended = True
+        self._wait_for_commits()
         self.flush()
         self._leave_when_committed()
 
+    def _wait_for_commits(self) -> None:
+        self.has_ended = True
+        self.time_service.input_ended()
+
+    @property
+    def awaits_checkpoint(self) -> bool:
+        """Its input has ended, and it cannot end before a checkpoint is complete that it has yet to
+        take part in, or to hear of."""
+        return (
+            self.has_ended
+            and not self.finished
+            and any(operator.awaits_checkpoint for _, operator in self.operators)
+        )
+
     def _leave_when_committed(self) -> None:
-        if not self.finished and not any(o.awaits_checkpoint for _, o in self.operators):
+        if self.finished or self.awaits_checkpoint:
+            return
+        if not any(operator.is_retrying for _, operator in self.operators):
             self._leave()
 
     def _finish_operators(self) -> None:
@@ -344,7 +362,8 @@ class StreamTask:
         """Called through the mailbox."""
         self.checkpoints.notify_complete(checkpoint_id)
         if self._is_stopping_with(checkpoint_id):
-            self._leave()
+            self._wait_for_commits()
+            self._leave_when_committed()
 
     def notify_checkpoint_aborted(self, checkpoint_id: int, latest_completed: int) -> None:
         """Called through the mailbox.

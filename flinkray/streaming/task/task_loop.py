@@ -148,15 +148,14 @@ class TaskLoop:
 
     def _longest_wait(self) -> float:
         """Seconds; -1: until the signal."""
-        if self._task.has_ended:
-            return -1
         now = self._clock.time()
         at = math.inf
         deadline = self._task.time_service.next_deadline()
         if deadline is not None:
             at = deadline / 1000
         source = self._source
-        if source is not None and not source.paused and self._task.has_room():
+        is_reading = source is not None and not self._task.has_ended and not source.paused
+        if source is not None and is_reading and self._task.has_room():
             poll_at = source.reader.next_poll_time()
             at = min(at, now + POLL_INTERVAL if poll_at is None else poll_at)
         return -1 if at == math.inf else max(at - now, 0.0)

@@ -16,12 +16,15 @@ MOST_AT_ONCE = 256
 class ScheduledCallback:
     """One thing to be done; can be taken back."""
 
-    __slots__ = ("callback", "cancelled", "timestamp")
+    __slots__ = ("also_after_end", "callback", "cancelled", "timestamp")
 
-    def __init__(self, timestamp: int, callback: Callable[[int], None]) -> None:
+    def __init__(
+        self, timestamp: int, callback: Callable[[int], None], also_after_end: bool = False
+    ) -> None:
         self.timestamp = timestamp
         self.callback = callback
         self.cancelled = False
+        self.also_after_end = also_after_end
 
     def cancel(self) -> None:
         self.cancelled = True
@@ -38,15 +41,22 @@ class ProcessingTimeService:
         self.clock = clock
         self._heap: list[tuple[int, int, ScheduledCallback]] = []
         self._order = count()
+        self._input_has_ended = False
         self._quiesced = False
 
     def now(self) -> int:
         return int(self.clock.time() * 1000)
 
-    def schedule(self, timestamp: int, callback: Callable[[int], None]) -> ScheduledCallback:
-        """Have *callback* called with *timestamp* once processing time has reached it."""
-        scheduled = ScheduledCallback(timestamp, callback)
-        if not self._quiesced:
+    def schedule(
+        self, timestamp: int, callback: Callable[[int], None], also_after_end: bool = False
+    ) -> ScheduledCallback:
+        """Have *callback* called with *timestamp* once processing time has reached it.
+
+        Args:
+            also_after_end: of the input, too, as long as the task is there.
+        """
+        scheduled = ScheduledCallback(timestamp, callback, also_after_end)
+        if not self._quiesced and (also_after_end or not self._input_has_ended):
             heapq.heappush(self._heap, (timestamp, next(self._order), scheduled))
         return scheduled
 
@@ -74,6 +84,13 @@ class ProcessingTimeService:
             if fired == MOST_AT_ONCE or self.clock.monotonic() - begun > TARGET:
                 break
         return fired > 0
+
+    def input_ended(self) -> None:
+        """What is not for after the end is not called any more."""
+        self._input_has_ended = True
+        for _, _, scheduled in self._heap:
+            if not scheduled.also_after_end:
+                scheduled.cancel()
 
     def quiesce(self) -> None:
         """Nothing is called any more: the task ends."""

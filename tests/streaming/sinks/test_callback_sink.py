@@ -10,7 +10,7 @@ import pytest
 from flinkray.datastream import StreamExecutionEnvironment
 from flinkray.datastream.connectors import CallbackSink, Sink
 from flinkray.streaming.records.row import Row
-from flinkray.streaming.sinks.sink import SinkOperator
+from flinkray.streaming.sinks.writer_operator import SinkWriterOperator
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import columns
 
@@ -36,7 +36,7 @@ def test_columns_are_a_record_batch_for_batches_and_rows_for_values() -> None:
     batches: list[Any] = []
     given = columns(x=[1, 2])
     for sink in (CallbackSink(values.append), CallbackSink(on_batch=batches.append)):
-        OperatorHarness(SinkOperator(sink)).process_columns(given)
+        OperatorHarness(SinkWriterOperator(sink)).process_columns(given)
     assert values == [Row(x=1), Row(x=2)]
     (batch,) = batches
     assert isinstance(batch, pa.RecordBatch)
@@ -44,4 +44,4 @@ def test_columns_are_a_record_batch_for_batches_and_rows_for_values() -> None:
 
 
 def test_sink_is_not_copied_for_its_subtasks() -> None:
-    assert SinkOperator(CallbackSink(print)).shared
+    assert SinkWriterOperator(CallbackSink(print)).shared

@@ -6,14 +6,14 @@ import pytest
 
 from flinkray.streaming.records.row import Row
 from flinkray.streaming.sinks.simple import CollectSink
-from flinkray.streaming.sinks.sink import SinkOperator
+from flinkray.streaming.sinks.writer_operator import SinkWriterOperator
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import columns
 
 
 def test_values_and_rows_of_columns_are_kept_in_order_until_they_are_taken() -> None:
     sink = CollectSink()
-    h = OperatorHarness(SinkOperator(sink))
+    h = OperatorHarness(SinkWriterOperator(sink))
     h.process(1, 2)
     h.process_columns(columns(x=[3]))
     assert len(sink) == 3
@@ -25,4 +25,4 @@ def test_values_and_rows_of_columns_are_kept_in_order_until_they_are_taken() -> 
 
 
 def test_sink_is_not_copied_for_its_subtasks() -> None:
-    assert SinkOperator(CollectSink()).shared
+    assert SinkWriterOperator(CollectSink()).shared

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -18,6 +19,7 @@ from flinkray.datastream.connectors import (
     BucketAssigner,
     CollectionSource,
     CollectSink,
+    CommitRequest,
     FileSink,
     IteratorSource,
     ParquetFormat,
@@ -25,11 +27,12 @@ from flinkray.datastream.connectors import (
     Sink,
 )
 from flinkray.streaming.errors import OperatorError, StreamError
-from flinkray.streaming.records.elements import Block
-from flinkray.streaming.sinks.file_writer import RenamingCommitter
-from flinkray.streaming.sinks.sink import SinkOperator
+from flinkray.streaming.sinks.committer_operator import FIRST_PAUSE
+from flinkray.streaming.sinks.file_writer import Rename, RenamingCommitter
+from flinkray.streaming.sinks.sink import CommitOutcome
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import columns
+from tests.streaming.sinks.sink_harness import SinkHarness
 
 
 def visible(folder: Path) -> list[Path]:
@@ -37,20 +40,19 @@ def visible(folder: Path) -> list[Path]:
 
 
 def test_files_are_hidden_until_their_checkpoint_is_complete(tmp_path: Path) -> None:
-    operator = SinkOperator(FileSink(tmp_path))
-    h = OperatorHarness(operator)
+    h = SinkHarness(FileSink(tmp_path))
     h.process("a", "b")
     assert visible(tmp_path) == []
-    h.snapshot(1)
+    h.checkpoint()
     h.process("c")
-    h.snapshot(2)
+    h.checkpoint()
     assert visible(tmp_path) == []
-    operator.notify_checkpoint_complete(1)
+    h.complete(1)
     assert [path.name[-6:] for path in visible(tmp_path)] == ["-0.txt"]
     assert visible(tmp_path)[0].read_text() == "a\nb\n"
     h.process("d")
     h.finish()
-    operator.close()
+    h.close()
     assert [path.read_text() for path in visible(tmp_path)] == ["a\nb\n", "c\n", "d\n"]
     assert len(list(tmp_path.iterdir())) == 3
 
@@ -58,15 +60,16 @@ def test_files_are_hidden_until_their_checkpoint_is_complete(tmp_path: Path) -> 
 def test_failed_attempt_leaves_no_file_and_its_checkpoint_is_committed_by_the_next(
     tmp_path: Path,
 ) -> None:
-    operator = SinkOperator(FileSink(tmp_path))
-    h = OperatorHarness(operator)
+    policy = RollingPolicy(part_size=10)
+    h = SinkHarness(FileSink(tmp_path, rolling_policy=policy))
     h.process("covered")
-    snapshot = h.snapshot(1)
+    state = h.checkpoint()
+    h.process("finished and lost")
     h.process("lost")
-    operator.close()
-    restored = OperatorHarness(SinkOperator(FileSink(tmp_path)), restore=snapshot)
+    h.close()
+    restored = SinkHarness(FileSink(tmp_path), state)
     assert [path.read_text() for path in visible(tmp_path)] == ["covered\n"]
-    restored.operator.close()
+    restored.close()
     assert len(list(tmp_path.iterdir())) == 1
 
 
@@ -98,9 +101,34 @@ def test_whole_file_is_durable_before_it_gets_its_name(
 def test_committing_again_changes_nothing(tmp_path: Path) -> None:
     hidden, shown = tmp_path / ".x", tmp_path / "x"
     hidden.write_text("once")
+    outcomes = []
     for _ in range(2):
-        RenamingCommitter().commit([(str(hidden), str(shown))])  # type: ignore[list-item]
+        request = CommitRequest(Rename(str(hidden), str(shown)))
+        RenamingCommitter().commit([request])
+        outcomes.append(request.outcome)
     assert shown.read_text() == "once"
+    assert outcomes == [CommitOutcome.COMMITTED, CommitOutcome.ALREADY_COMMITTED]
+
+
+def test_what_the_storage_refuses_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = [True]
+    replace = os.replace
+
+    def rename(hidden: str, shown: str) -> None:
+        if refused:
+            raise OSError(errno.EIO, refused.pop())
+        replace(hidden, shown)
+
+    monkeypatch.setattr(os, "replace", rename)
+    h = SinkHarness(FileSink(tmp_path))
+    h.process("a")
+    h.checkpoint()
+    h.complete()
+    assert visible(tmp_path) == []
+    h.committer.processing_time(FIRST_PAUSE)
+    assert [path.read_text() for path in visible(tmp_path)] == ["a\n"]
 
 
 def write(sink: Sink[Any], values: list[Any], type_info: Any = None) -> None:
@@ -135,7 +163,7 @@ def test_parquet_has_the_declared_types(tmp_path: Path) -> None:
 
 def test_parquet_of_columns_has_the_declared_types_and_names(tmp_path: Path) -> None:
     kind = Types.ROW_NAMED(["a", "b"], [Types.SHORT(), Types.DOUBLE()])
-    h = OperatorHarness(SinkOperator(FileSink(tmp_path, ParquetFormat(kind))))
+    h = SinkHarness(FileSink(tmp_path, ParquetFormat(kind)))
     h.process_columns(columns(x=[1, 2], y=[3, 4]))
     h.process_columns(columns(x=[5.0], y=[0.5]))
     h.process(Row(6, 7.0))
@@ -154,7 +182,7 @@ def test_parquet_of_columns_has_the_declared_types_and_names(tmp_path: Path) -> 
 def test_parquet_of_one_column_has_the_declared_type(
     tmp_path: Path, declared: TypeInformation, kind: pa.DataType
 ) -> None:
-    h = OperatorHarness(SinkOperator(FileSink(tmp_path, ParquetFormat(declared))))
+    h = SinkHarness(FileSink(tmp_path, ParquetFormat(declared)))
     h.process_columns(columns(n=[1, 2]))
     h.finish()
     (path,) = visible(tmp_path)
@@ -186,14 +214,14 @@ def test_columns_that_are_not_of_the_declared_type_are_refused_by_name(
     tmp_path: Path, given: dict[str, Any], told: str
 ) -> None:
     kind = Types.ROW_NAMED(["a", "b"], [Types.SHORT(), Types.SHORT()])
-    h = OperatorHarness(SinkOperator(FileSink(tmp_path, ParquetFormat(kind))))
+    h = SinkHarness(FileSink(tmp_path, ParquetFormat(kind)))
     with pytest.raises(StreamError, match=told):
         h.process_columns(columns(**given))
     h.finish()
 
 
 def test_batch_of_wider_types_begins_another_parquet_file(tmp_path: Path) -> None:
-    h = OperatorHarness(SinkOperator(FileSink(tmp_path, "parquet")))
+    h = SinkHarness(FileSink(tmp_path, "parquet"))
     h.process_columns(columns(v=[2**60 + 1], w=pa.nulls(1)))
     h.process_columns(columns(v=[0.5, 1.0], w=["x", "y"]))
     h.process_columns(columns(v=[3], w=pa.nulls(1)))
@@ -211,7 +239,7 @@ def test_batch_of_wider_types_begins_another_parquet_file(tmp_path: Path) -> Non
 
 def test_full_file_is_followed_by_a_new_one(tmp_path: Path) -> None:
     policy = RollingPolicy(part_size=10)
-    h = OperatorHarness(SinkOperator(FileSink(tmp_path, rolling_policy=policy)))
+    h = SinkHarness(FileSink(tmp_path, rolling_policy=policy))
     for _ in range(3):
         h.process("0123456789")
     h.finish()
@@ -222,10 +250,9 @@ def test_full_file_is_followed_by_a_new_one(tmp_path: Path) -> None:
 
 
 def test_writer_is_closed_also_when_nothing_was_written(tmp_path: Path) -> None:
-    operator = SinkOperator(FileSink(tmp_path / "new"))
-    h = OperatorHarness(operator)
-    operator.process_block(Block(["x"]))
-    operator.close()
+    h = SinkHarness(FileSink(tmp_path / "new"))
+    h.process("x")
+    h.close()
     assert list((tmp_path / "new").iterdir()) == []
     assert h.values() == []
 
@@ -233,15 +260,15 @@ def test_writer_is_closed_also_when_nothing_was_written(tmp_path: Path) -> None:
 # --- rolling --------------------------------------------------------------------------------------
 
 
-def rolled(tmp_path: Path, policy: RollingPolicy, check: int = 100) -> OperatorHarness:
+def rolled(tmp_path: Path, policy: RollingPolicy, check: int = 100) -> SinkHarness:
     sink = FileSink(tmp_path, rolling_policy=policy, bucket_check_interval=check)
-    return OperatorHarness(SinkOperator(sink))
+    return SinkHarness(sink)
 
 
 def contents(h: OperatorHarness, folder: Path) -> list[str]:
     """After the end of the input, file by file in the order in which they were begun."""
     h.finish()
-    h.operator.close()
+    h.close()
     return [path.read_text() for path in visible(folder)]
 
 
@@ -271,10 +298,10 @@ def test_finished_files_wait_for_the_next_checkpoint(tmp_path: Path) -> None:
     h.processing_time(100)
     h.process("b")
     assert visible(tmp_path) == []
-    h.snapshot(1)
-    h.operator.notify_checkpoint_complete(1)
+    h.checkpoint()
+    h.complete()
     assert [path.read_text() for path in visible(tmp_path)] == ["a\n", "b\n"]
-    h.operator.close()
+    h.close()
 
 
 def test_policy_of_checkpoints_only_looks_at_neither_size_nor_age(tmp_path: Path) -> None:
@@ -322,7 +349,7 @@ def test_records_go_to_the_files_of_their_buckets(tmp_path: Path) -> None:
 
 def test_buckets_by_time_are_those_of_the_moment_of_writing(tmp_path: Path) -> None:
     assigner = BucketAssigner.date_time_bucket_assigner("yyyy-MM-dd--HH'h'", "Europe/Berlin")
-    h = OperatorHarness(SinkOperator(FileSink(tmp_path, bucket_assigner=assigner)))
+    h = SinkHarness(FileSink(tmp_path, bucket_assigner=assigner))
     h.process("first")
     h.processing_time(3_600_000)
     h.process("second")
@@ -336,7 +363,7 @@ def test_assigner_is_told_event_time_watermark_and_clock(tmp_path: Path) -> None
             now, watermark = context.current_processing_time(), context.current_watermark()
             return f"{context.timestamp()}-{watermark}-{now}"
 
-    h = OperatorHarness(SinkOperator(FileSink(tmp_path, bucket_assigner=Told())))
+    h = SinkHarness(FileSink(tmp_path, bucket_assigner=Told()))
     h.watermark(5)
     h.processing_time(70)
     h.process("x", "y", at=[10, 20])

@@ -1,0 +1,202 @@
+"""The operator that a sink's committers run in."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from flinkray.state.descriptors import ListStateDescriptor
+from flinkray.streaming.operators.operator import OperatorStateCapture, StreamOperator
+from flinkray.streaming.records.elements import Block
+from flinkray.streaming.sinks.committables import CommittableCollector, CommittableMessage
+from flinkray.streaming.sinks.sink import (
+    CommitOutcome,
+    CommitRequest,
+    Committer,
+    CommitterContext,
+    Sink,
+    SinkError,
+)
+
+logger = logging.getLogger(__name__)
+
+MOST_RETRIES = 10
+"""Times that a commit is tried again (Flink's ``sink.committer.retries``)."""
+FIRST_PAUSE = 100
+"""Milliseconds before the first of them; each pause is twice the one before ..."""
+LONGEST_PAUSE = 10_000
+"""... but for this, so that all of them take about 43 seconds."""
+
+
+class CommitLog(Protocol):
+    """What one committer of all writers is about to commit, where no checkpoint holds it.  It is
+    there until the job has ended."""
+
+    def settle(self, committables: Sequence[Any]) -> Sequence[Any]:
+        """Note them, if an earlier attempt has not noted others: then those are returned.  Once it
+        returns, every later call gives the same.
+
+        Raises:
+            OSError: the storage fails.
+        """
+
+
+class UnloggedCommits(CommitLog):
+    """Of programs that nothing is run again of."""
+
+    def settle(self, committables: Sequence[Any]) -> Sequence[Any]:
+        return committables
+
+
+_PENDING: ListStateDescriptor[tuple[int, int, Any]] = ListStateDescriptor("sink-committables")
+
+
+class CommitterOperator(StreamOperator):
+    """Commits what completed checkpoints cover, and keeps the rest in its state.
+
+    Args:
+        at_end: there are no checkpoints: everything is committed when all writers have finished.
+    """
+
+    log: CommitLog = UnloggedCommits()
+    """Whoever runs the task may have commits at the end noted elsewhere."""
+
+    def __init__(self, sink: Sink[Any], at_end: bool = False) -> None:
+        self.sink = sink
+        self.at_end = at_end
+        self.shared = sink.shared
+        self._committer: Committer[Any] | None = None
+
+    def open(self) -> None:
+        context = self.context
+        restored = context.restored_checkpoint_id
+        self._committables = CommittableCollector(restored, self.sink.commits_in_order)
+        self._metrics = _Metrics(self)
+        self._retries_are_due: int | None = None
+        self._committer = self.sink.create_committer(
+            CommitterContext(
+                context.subtask_index,
+                context.parallelism,
+                context.attempt_number,
+                context.job_id,
+                context.operator_id,
+                restored,
+            )
+        )
+        pending = self.operator_state.list_state(_PENDING)
+        self._committables.restore(CommittableMessage(*one) for one in pending.get())
+        self._commit()
+
+    def process_block(self, block: Block) -> None:
+        self._metrics.total.inc(len(block))
+        self._committables.add(block.values)
+        self._commit()
+
+    def process_watermark(self, timestamp: int) -> None:
+        """Nothing follows a sink."""
+
+    def process_status(self, idle: bool) -> None:
+        """Nothing follows a sink."""
+
+    def capture(self, checkpoint_id: int, since: int | None = None) -> OperatorStateCapture:
+        messages = self._committables.capture(checkpoint_id)
+        self.operator_state.list_state(_PENDING).update([tuple(one) for one in messages])
+        return super().capture(checkpoint_id, since)
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        self._committables.completed(checkpoint_id)
+        self._commit()
+
+    def finish(self) -> None:
+        if self.at_end:
+            messages = self._committables.capture(0)
+            noted = self.log.settle([tuple(message) for message in messages])
+            self._committables = CommittableCollector(0, self.sink.commits_in_order)
+            self._committables.restore(CommittableMessage(*one) for one in noted)
+            self._commit()
+
+    @property
+    def awaits_checkpoint(self) -> bool:
+        return self._committables.awaits_checkpoint
+
+    @property
+    def is_retrying(self) -> bool:
+        return self._committables.is_retrying
+
+    def number_of_pending(self) -> int:
+        """What is not committed yet."""
+        return len(self._committables)
+
+    def _commit(self, again: bool = False) -> None:
+        committables = self._committables
+        while requests := committables.due(again):
+            for request in requests:
+                request.begin_attempt()
+            assert self._committer is not None
+            self._committer.commit(requests)
+            for request in requests:
+                self._look_at(request)
+            committables.settle(requests)
+            again = False
+        if committables.is_retrying and self._retries_are_due is None:
+            self._schedule_retries(committables.most_retries)
+
+    def _schedule_retries(self, retries: int) -> None:
+        service = self.context.time_service
+        self._retries_are_due = service.now() + min(FIRST_PAUSE << retries, LONGEST_PAUSE)
+        service.schedule(self._retries_are_due, self._retry, also_after_end=True)
+
+    def _retry(self, _: int) -> None:
+        self._retries_are_due = None
+        self._commit(again=True)
+
+    def _look_at(self, request: CommitRequest[Any]) -> None:
+        """What has become of it is counted; a failure is raised."""
+        outcome, reason, metrics = request.outcome, request.reason, self._metrics
+        if outcome is CommitOutcome.COMMITTED:
+            metrics.successful.inc()
+        elif outcome is CommitOutcome.ALREADY_COMMITTED:
+            metrics.already.inc()
+        elif outcome is CommitOutcome.LOST:
+            metrics.failed.inc()
+            logger.error(
+                "%s goes on without what could never be committed: %r: %s",
+                self.context.task_name,
+                request.committable,
+                reason,
+            )
+        elif outcome is CommitOutcome.RETRY and request.number_of_retries < MOST_RETRIES:
+            metrics.retried.inc()
+            logger.warning(
+                "%s tries later to commit %r: %s",
+                self.context.task_name,
+                request.committable,
+                reason,
+            )
+        else:
+            metrics.failed.inc()
+            tries = request.number_of_retries + 1
+            raise SinkError(
+                f"{self.context.task_name} cannot commit {request.committable!r}"
+                f"{f', tried {tries} times' if tries > 1 else ''}: {reason}; what was prepared "
+                "stays in the job's last checkpoint, and is committed when the job goes on from it"
+            ) from reason
+
+    def close(self) -> None:
+        committer, self._committer = self._committer, None
+        if committer is not None:
+            committer.close()
+
+
+class _Metrics:
+    """Flink's, of a SinkCommitterMetricGroup."""
+
+    def __init__(self, operator: CommitterOperator) -> None:
+        group = operator.context.metrics
+        self.total = group.counter("totalCommittables")
+        self.successful = group.counter("successfulCommittables")
+        self.already = group.counter("alreadyCommittedCommittables")
+        self.failed = group.counter("failedCommittables")
+        self.retried = group.counter("retriedCommittables")
+        group.gauge("pendingCommittables", operator.number_of_pending)

@@ -1,0 +1,151 @@
+"""The writers of sinks: what they are given, and what they put out for whom to commit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flinkray.datastream.connectors import CallbackSink, Sink, SinkError, SinkWriter, WriterContext
+from flinkray.streaming.records.elements import Barrier, Block, Columns
+from flinkray.streaming.records.row import Row
+from flinkray.streaming.sinks.committables import CommittableMessage
+from flinkray.streaming.sinks.writer_operator import SinkWriterOperator
+from flinkray.testing.operator_harness import OperatorHarness
+from tests.streaming.operators.contract import assert_failure_is_told, columns, unlike_five
+from tests.streaming.operators.two_phases import Shelf
+
+
+def prepared(h: OperatorHarness, checkpoint_id: int) -> list[Any]:
+    h.operator.prepare_snapshot_pre_barrier(Barrier(checkpoint_id, 0))
+    return h.values()
+
+
+def test_what_was_written_is_put_out_ahead_of_each_barrier_and_at_the_end() -> None:
+    h = OperatorHarness(SinkWriterOperator(Shelf()), subtask_index=1, parallelism=2)
+    h.process(1, 2)
+    assert prepared(h, 3) == [CommittableMessage(3, 1, ((1, 2), False))]
+    assert prepared(h, 4) == []
+    h.process(3)
+    h.finish()
+    assert h.values() == [CommittableMessage(None, 1, ((3,), True))]
+
+
+def test_nothing_is_asked_of_a_writer_any_more_when_the_input_has_ended() -> None:
+    asked: list[bool] = []
+
+    class Asked(SinkWriter[Any]):
+        def write(self, block: Block) -> None:
+            raise AssertionError
+
+        def prepare_commit(self, end_of_input: bool) -> list[Any]:
+            asked.append(end_of_input)
+            return []
+
+    class Asking(Sink[Any]):
+        def create_writer(self, context: WriterContext) -> SinkWriter[Any]:
+            return Asked()
+
+    h = OperatorHarness(SinkWriterOperator(Asking()))
+    prepared(h, 1)
+    h.finish()
+    prepared(h, 2)
+    assert asked == [False, True]
+
+
+def test_without_checkpoints_all_is_put_out_at_the_end() -> None:
+    h = OperatorHarness(SinkWriterOperator(Shelf(), prepares_with_checkpoints=False))
+    h.process(1)
+    assert prepared(h, 1) == []
+    h.process(2)
+    h.finish()
+    assert h.values() == [CommittableMessage(None, 0, ((1, 2), True))]
+
+
+def test_writers_are_restored_from_their_states() -> None:
+    snapshots = []
+    for records in ([1, 2], [3]):
+        h = OperatorHarness(SinkWriterOperator(Shelf()))
+        h.process(*records)
+        snapshots.append(h.snapshot())
+    restored = OperatorHarness(SinkWriterOperator(Shelf()), restore=snapshots)
+    restored.process(4)
+    again = restored.snapshot()
+    h = OperatorHarness(SinkWriterOperator(Shelf()), restore=again)
+    assert h.snapshot() == again
+    assert again != snapshots[0]
+
+
+def test_a_writer_with_state_of_a_sink_that_cannot_restore_it_is_refused() -> None:
+    class Forgetful(Shelf):
+        restore_writer = Sink.restore_writer
+
+    sink = Forgetful()
+    snapshot = OperatorHarness(SinkWriterOperator(sink)).snapshot()
+    with pytest.raises(SinkError, match="Forgetful has state of writers in the checkpoint"):
+        OperatorHarness(SinkWriterOperator(sink), restore=snapshot)
+
+
+def test_users_sink_is_told_subtask_time_watermark_and_what_it_goes_on_from() -> None:
+    sink = Shelf()
+    h = OperatorHarness(
+        SinkWriterOperator(sink),
+        subtask_index=1,
+        parallelism=3,
+        attempt_number=2,
+        job_id="ab",
+        operator_id="cd",
+        restored_checkpoint_id=7,
+    )
+    h.processing_time(40)
+    h.watermark(7)
+    (context,) = sink.contexts
+    assert isinstance(context, WriterContext)
+    assert (context.subtask_index, context.parallelism, context.attempt_number) == (1, 3, 2)
+    assert (context.time_service.now(), context.current_watermark) == (40, 7)
+    assert (context.job_id, context.operator_id, context.restored_checkpoint_id) == ("ab", "cd", 7)
+
+
+def test_columns_come_as_rows_unless_the_writer_takes_them() -> None:
+    batches: list[Any] = []
+
+    class Rows(SinkWriter[Any]):
+        def write(self, block: Block) -> None:
+            batches.append((block.values, block.timestamps))
+
+    class AsTheyAre(Rows):
+        def write_columns(self, columns: Columns) -> None:
+            batches.append(columns)
+
+    class Writing(Sink[Any]):
+        def __init__(self, writer: SinkWriter[Any]) -> None:
+            self.writer = writer
+
+        def create_writer(self, context: WriterContext) -> SinkWriter[Any]:
+            return self.writer
+
+    given = columns([5, 6], x=[1, 2])
+    for writer in (Rows(), AsTheyAre()):
+        OperatorHarness(SinkWriterOperator(Writing(writer))).process_columns(given)
+    assert batches == [([Row(x=1), Row(x=2)], [5, 6]), given]
+
+
+def test_neither_time_nor_status_follows_a_sink() -> None:
+    h = OperatorHarness(SinkWriterOperator(Shelf()))
+    h.watermark(5)
+    h.status(True)
+    h.finish()
+    assert h.output() == []
+
+
+def test_a_writer_is_closed_once() -> None:
+    sink = Shelf()
+    h = OperatorHarness(SinkWriterOperator(sink))
+    h.close()
+    h.close()
+    assert sink.closed == ["writer"]
+
+
+def test_failure_is_told_with_its_record() -> None:
+    operator = SinkWriterOperator(CallbackSink(unlike_five))
+    assert_failure_is_told(operator, 4, 5, 6, record=5)
