@@ -101,7 +101,7 @@ class State:
 
         def write() -> None:
             with StateOutput(str(path), 20_000) as output:
-                location = write_keyed_state(capture.write(), output)
+                location = write_keyed_state(capture.stream(), output)
             parts.append(KeyedStatePart(location, since is None))
 
         writer = threading.Thread(target=write)

@@ -6,20 +6,18 @@ Key groups cost nothing while records flow; entries are sorted into them when a 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, TypeVar
 
-import numpy as np
-
 from flinkray.core.key_groups import KeyGroupRange
 from flinkray.state.backend import ARRAYS, KeyedStateBackend, Schedule
-from flinkray.state.columnar_snapshots import ColumnarCapture, RestoredColumns
+from flinkray.state.columnar_snapshots import RestoredColumns
 from flinkray.state.columnar_table import ColumnarTable
 from flinkray.state.descriptors import StateDescriptor
 from flinkray.state.errors import StateError
-from flinkray.state.expiry import without_expired
+from flinkray.state.heap_snapshots import Captured, HeapCapture
 from flinkray.state.heap_tables import (
     HeapListTable,
     HeapMapTable,
@@ -27,7 +25,6 @@ from flinkray.state.heap_tables import (
     HeapTimerQueue,
     HeapValueState,
     HeapValueTable,
-    TableCapture,
 )
 from flinkray.state.interfaces import ValueState
 from flinkray.state.key_context import KeyContext
@@ -40,10 +37,8 @@ from flinkray.state.serializers import (
     check_keys,
     merged,
     read_timers,
-    write_timers,
 )
 from flinkray.state.snapshots import (
-    KeyedSnapshot,
     SnapshotStream,
     StateCapture,
     TableSnapshot,
@@ -186,10 +181,21 @@ class HeapKeyedStateBackend(KeyedStateBackend):
             self._known.popleft()
         if checkpoint_id is not None:
             self._known.append(checkpoint_id)
-        return _HeapCapture(
-            self,
-            checkpoint_id,
-            since,
+        tables: list[Captured] = [
+            (table, table.capture(checkpoint_id, since)) for table in self._tables.values()
+        ]
+        queues = {name: queue.capture() for name, queue in self._queues.items()}
+        columns = {
+            name: table.capture(checkpoint_id, since) for name, table in self._columnar.items()
+        }
+        return HeapCapture(
+            is_whole,
+            self.key_groups,
+            KeyGroupAssigner(self.max_parallelism, self.hash_of),
+            self.now(),
+            tables,
+            queues,
+            columns,
             dict(self._restored) if is_whole else {},
             dict(self._restored_columns) if is_whole else {},
         )
@@ -250,104 +256,3 @@ def _check(descriptor: StateDescriptor, namespaced: bool, kind: str, was: bool) 
             f"is asked for as {'per-window ' if namespaced else ''}{descriptor.kind} state: "
             "give one of the two another name"
         )
-
-
-class _HeapCapture(StateCapture):
-    """See :class:`StateCapture`."""
-
-    def __init__(
-        self,
-        backend: HeapKeyedStateBackend,
-        checkpoint_id: int | None,
-        since: int | None,
-        restored: Mapping[str, _Restored],
-        restored_columns: Mapping[str, RestoredColumns],
-    ) -> None:
-        super().__init__(since is None)
-        self._key_groups = backend.key_groups
-        self._moment = backend.now()
-        self._max_parallelism = backend.max_parallelism
-        self._hash_of = backend.hash_of
-        self._restored = restored
-        self._restored_columns = restored_columns
-        self._tables = [(table, table.capture(checkpoint_id, since)) for table in backend.tables()]
-        self._columns: dict[str, ColumnarCapture] = {
-            name: table.capture(checkpoint_id, since) for name, table in backend._columnar.items()
-        }
-        self._queues = {name: queue.capture() for name, queue in backend._queues.items()}
-
-    def stream(self) -> SnapshotStream:
-        try:
-            return self._write(KeyGroupAssigner(self._max_parallelism, self._hash_of))
-        finally:
-            self.release()
-
-    def _write(self, assign: KeyGroupAssigner) -> KeyedSnapshot:
-        tables = {
-            table.descriptor.name: _table(table, capture, assign, self._moment)
-            for table, capture in self._tables
-        }
-        for name, restored in self._restored.items():
-            tables[name] = restored.snapshot()
-        timers = {name: _timers(capture, assign) for name, capture in self._queues.items()}
-        columns = {name: capture.write(assign) for name, capture in self._columns.items()}
-        columns |= {name: restored.snapshot() for name, restored in self._restored_columns.items()}
-        return KeyedSnapshot(self._key_groups, tables, timers, columns)
-
-    def release(self) -> None:
-        for capture in (*(capture for _, capture in self._tables), *self._queues.values()):
-            capture.done = True
-
-
-def _table(
-    table: HeapTable, capture: TableCapture, assign: KeyGroupAssigner, moment: int
-) -> TableSnapshot:
-    places, contents, removed = capture.read()
-    config = table.descriptor.ttl_config
-    if config is not None and config.cleanup_strategies.in_full_snapshot():
-        living = without_expired(table, places, contents, moment - config.ttl)
-        if capture.places is not None:  # nor is what an earlier snapshot has of them to be seen
-            removed += set(places).difference(living[0])
-        places, contents = living
-    namespaced = table.namespaced
-    kept_by_group = _by_group(assign, places, namespaced, places, contents)
-    removed_by_group = _by_group(assign, removed, namespaced, removed)
-    writer = table.serializer.writer()
-    written = {
-        group: writer.write(
-            namespaced,
-            *kept_by_group.get(group, ([], [])),
-            *removed_by_group.get(group, ([],)),
-        )
-        for group in sorted({*kept_by_group, *removed_by_group})
-    }
-    return TableSnapshot(
-        table.descriptor.kind, namespaced, capture.places is None, written, writer.snapshot()
-    )
-
-
-def _by_group(
-    assign: KeyGroupAssigner, places: Sequence[Any], namespaced: bool, *columns: Sequence[Any]
-) -> dict[int, tuple[list[Any], ...]]:
-    """What columns have of places, or of keys, by the key group of these."""
-    if not places:
-        return {}
-    groups = assign.of_all([place[0] for place in places] if namespaced else places)
-    order = np.argsort(groups, kind="stable")
-    ordered = [np.fromiter(column, object, len(column))[order] for column in columns]
-    in_order = groups[order]
-    begins = np.flatnonzero(np.diff(in_order, prepend=-1)).tolist()
-    return {
-        int(in_order[begin]): tuple(column[begin:end].tolist() for column in ordered)
-        for begin, end in zip(begins, [*begins[1:], len(order)], strict=True)
-    }
-
-
-def _timers(capture: TableCapture, assign: KeyGroupAssigner) -> dict[int, bytes]:
-    times, buckets, _ = capture.read()
-    timers = [
-        (time, *timer) for time, bucket in zip(times, buckets, strict=True) for timer in bucket
-    ]
-    keys = [timer[1] for timer in timers]
-    by_group = _by_group(assign, keys, False, timers)
-    return {group: write_timers(of_group) for group, (of_group,) in by_group.items()}

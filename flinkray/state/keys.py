@@ -33,6 +33,7 @@ from flinkray.state.key_encoding import (
     encode_key,
     is_number_or_text,
 )
+from flinkray.state.value_columns import ArrayColumn, ValueColumn, values_of
 
 _MASK = 0xFFFFFFFF
 
@@ -375,13 +376,23 @@ class KeyGroupAssigner:
             except (UnicodeEncodeError, OverflowError, pa.ArrowInvalid):  # no column of Arrow's
                 pass
             else:
-                is_text = self.hash_of in (stable_hash, hash_text)
-                hashes = _hash_texts(column) if is_text else None
-                if hashes is None:
-                    hashes = hash_array(column, self.hash_of)
-                groups: Int32s = murmur_array(hashes) % np.int32(self.max_parallelism)
-                return groups
+                return self.of_array(column)
         return np.fromiter(map(self, keys), np.int32, len(keys))
+
+    def of_array(self, keys: pa.Array) -> Int32s:
+        """The same of texts, or of integers of 64 bits."""
+        is_text = self.hash_of in (stable_hash, hash_text)
+        hashes = _hash_texts(keys) if is_text else None
+        if hashes is None:
+            hashes = hash_array(keys, self.hash_of)
+        groups: Int32s = murmur_array(hashes) % np.int32(self.max_parallelism)
+        return groups
+
+    def of_column(self, keys: ValueColumn) -> Int32s:
+        """The same, whatever they are."""
+        if isinstance(keys, ArrayColumn) and keys.array.type in _COLUMNS.values():
+            return self.of_array(keys.array)
+        return self.of_all(values_of(keys))
 
     def remembers(self, key: Any) -> bool:
         """Whether the same is said of *key* without looking at it again."""

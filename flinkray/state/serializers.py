@@ -18,6 +18,7 @@ from flinkray.core.message import message
 from flinkray.core.schema import stored
 from flinkray.state.descriptors import StateDescriptor
 from flinkray.state.errors import StateMigrationError
+from flinkray.state.value_columns import ValueColumn
 from flinkray.state.value_encoding import (
     RecordForm,
     RowNames,
@@ -146,6 +147,12 @@ class StateSerializer:
         return StateMigrationError(f"state {self._name!r}: {text}")
 
 
+Values = Sequence[Any] | ValueColumn
+
+Places = tuple[Values, Values | None]
+"""Keys and, where state belongs to windows, the namespace of each."""
+
+
 class StateFrameWriter:
     """Writes one snapshot of a state; from one thread."""
 
@@ -154,28 +161,23 @@ class StateFrameWriter:
         self._keys = ValueEncoder()
         self._values = ValueEncoder()
 
-    def write(
-        self,
-        namespaced: bool,
-        places: Sequence[Any],
-        contents: Sequence[Any],
-        removed: Sequence[Any],
-    ) -> bytes:
+    def write(self, places: Places, contents: Values, removed: Places) -> bytes:
         """Places with what they hold, and places that hold nothing any more."""
         return pack(
             [
                 self._declared,
-                *self._places(namespaced, places),
+                *self._places(places),
                 self._values.encode(contents),
-                *self._places(namespaced, removed),
+                *self._places(removed),
             ]
         )
 
-    def _places(self, namespaced: bool, places: Sequence[Any]) -> list[Any]:
-        if not namespaced:
-            return [self._keys.encode(places), None]
-        keys, namespaces = [key for key, _ in places], [namespace for _, namespace in places]
-        return [self._keys.encode(keys), self._keys.encode(namespaces)]
+    def _places(self, places: Places) -> list[Any]:
+        keys, namespaces = places
+        return [
+            self._keys.encode(keys),
+            None if namespaces is None else self._keys.encode(namespaces),
+        ]
 
     def write_element(self, *parts: Any) -> bytes:
         """An element of a list, or key and value of an entry."""

@@ -1,9 +1,10 @@
 """Values of state as bytes: many at once, in columns, as msgpack.
 
 Values of one type are one column: of numbers and texts a list, which msgpack writes without a call
-per value; of tuples, rows and dataclasses a column for each part; of lists and dictionaries their
-lengths and one column of everything that is in them.  Values of several types are a column for each
-of these.  What nothing here covers is pickled, and the names of its types are told.
+per value, or an array, where they come as one (:mod:`flinkray.state.value_columns`); of tuples,
+rows and dataclasses a column for each part; of lists and dictionaries their lengths and one column
+of everything that is in them.  Values of several types are a column for each of these.  What
+nothing here covers is pickled, and the names of its types are told.
 
 Rows, dataclasses, named tuples and enumerations are stored by the name of their class and the names
 of their fields.  Their classes may have other fields when they are read: what is stored of fields
@@ -38,14 +39,16 @@ import numpy as np
 from flinkray.core.message import message
 from flinkray.core.schema import stored
 from flinkray.core.values import own
+from flinkray.state.array_encoding import decode_array, encode_array
 from flinkray.state.errors import StateError, StateMigrationError
 from flinkray.state.key_encoding import NAN, NaN
+from flinkray.state.value_columns import ArrayColumn, TupleColumn, ValueColumn, values_of
 
 T = TypeVar("T")
 Node = list[Any]
 """A column: what kind of column it is, and what that kind needs."""
 
-_PLAIN, _UNION, _SCALARS, _TUPLES, _SEQUENCES, _MAPS, _RECORDS, _PICKLED = range(8)
+_PLAIN, _UNION, _SCALARS, _TUPLES, _SEQUENCES, _MAPS, _RECORDS, _PICKLED, _ARRAY = range(9)
 
 _PLAIN_TYPES = frozenset({type(None), bool, int, float, str, bytes})
 _MOST_NESTED = 48
@@ -478,7 +481,7 @@ class ValueEncoder:
         self.pickled: set[str] = set()
         """Types that nothing but pickle covers."""
 
-    def encode(self, values: Sequence[Any]) -> list[Any]:
+    def encode(self, values: Sequence[Any] | ValueColumn) -> list[Any]:
         """A column, with the forms in it, for :func:`pack`.
 
         Raises:
@@ -512,7 +515,16 @@ class _Column:
         self.forms: dict[RecordForm, int] = {}
         self.pickled: set[str] = set()
 
-    def encode(self, values: Sequence[Any], depth: int) -> Node:
+    def encode(self, values: Sequence[Any] | ValueColumn, depth: int) -> Node:
+        if isinstance(values, ArrayColumn):
+            return [_ARRAY, *encode_array(values.array)]
+        if isinstance(values, TupleColumn):
+            return [_TUPLES, len(values), [self.encode(it, depth + 1) for it in values.parts]]
+        if isinstance(values, ValueColumn):
+            return self._of_values(values_of(values), depth)
+        return self._of_values(values, depth)
+
+    def _of_values(self, values: Sequence[Any], depth: int) -> Node:
         kinds = set(map(type, values))
         if kinds <= _PLAIN_TYPES:
             return [_PLAIN, values if type(values) is list else list(values)]
@@ -670,6 +682,8 @@ class ValueDecoder:
             return self._records(forms[node[1]], node[2], list(map(read, node[3])))
         if kind == _PICKLED:
             return _unpickled(node[2])
+        if kind == _ARRAY:
+            return decode_array(*node[1:])
         raise ValueError(f"there is no column of kind {kind}")
 
     def _records(self, form: RecordForm, number: int, columns: list[list[Any]]) -> list[Any]:

@@ -95,7 +95,7 @@ def test_defaults_that_can_be_changed_are_each_values_own(define: Define) -> Non
 def test_keys_that_somebody_else_has_written_are_found(define: Define) -> None:
     """NaN is one key, though no dictionary knows that."""
     writer = StateSerializer(ValueStateDescriptor("state")).writer()
-    payload = writer.write(False, [float("nan")], [5], [])
+    payload = writer.write(([float("nan")], None), [5], ([], None))
     group = key_group_of(float("nan"), 128)
     table = TableSnapshot("value", False, True, {group: payload}, writer.snapshot())
     snapshot = KeyedSnapshot(KeyGroupRange(0, 127), {"state": table})

@@ -18,6 +18,7 @@ from flinkray.state import (
     ValueStateDescriptor,
 )
 from flinkray.state.columnar_snapshots import read_frames
+from flinkray.state.heap_tables import HeapValueTable
 from flinkray.state.keys import KEY_KINDS, key_group_of
 from flinkray.state.serializers import StateSerializer
 
@@ -297,3 +298,76 @@ def test_timers_of_the_last_snapshot_are_those_that_are_restored(
     restored = HeapKeyedStateBackend()
     restored.restore([first, second])
     assert list(restored.timer_queue("timers").items()) == [(2, "other", None)]
+
+
+def test_lists_may_be_changed_while_a_snapshot_of_them_is_being_written(
+    backend: HeapKeyedStateBackend,
+) -> None:
+    lists, values = backend.list_table(LISTS), backend.value_table(VALUES)
+    for number in range(200):
+        lists.append(number, number)
+        values.put(number, [number])
+    stream = backend.capture().stream()
+    bodies = stream.bodies()
+    first = next(bodies)
+    for number in range(200):
+        lists.append(number, "later")
+        values.get_to_change(number).append("later")
+        values.take(number)
+    taken = [first, *bodies]
+    found: dict[str, dict[Any, Any]] = {"lists": {}, "values": {}}
+    for body in taken:
+        for frame in StateSerializer(VALUES).read(bytes(body.payload)):
+            found[body.section.name].update(zip(frame.keys, frame.contents, strict=True))
+    wanted = {number: [number] for number in range(200)}
+    assert found == {"lists": wanted, "values": wanted}
+
+
+def test_nothing_is_saved_any_more_when_numbers_and_texts_have_been_read(
+    backend: HeapKeyedStateBackend,
+) -> None:
+    values = backend.value_table(VALUES)
+    values.put("k", "text")
+    capture = backend.capture()
+    bodies = capture.stream().bodies()
+    next(bodies)
+    assert isinstance(values, HeapValueTable)
+    assert not values._is_captured()
+    backend.list_table(LISTS).append("k", 1)
+    another = backend.capture().stream().bodies()
+    next(another)
+    assert backend.list_table(LISTS)._is_captured()  # type: ignore[attr-defined]
+    del another
+    assert not backend.list_table(LISTS)._is_captured()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("namespaced", [False, True])
+def test_large_tables_are_written_in_portions(
+    backend: HeapKeyedStateBackend, monkeypatch: pytest.MonkeyPatch, namespaced: bool
+) -> None:
+    monkeypatch.setattr("flinkray.state.heap_tables._PORTION", 7)
+    monkeypatch.setattr("flinkray.state.heap_snapshots.MOST_IN_CHUNK", 20)
+    backend = HeapKeyedStateBackend(4)
+    wanted: dict[Any, Any] = {}
+    for most_copied in (1 << 20, 0):
+        monkeypatch.setattr("flinkray.state.heap_tables._MOST_COPIED", most_copied)
+        table = backend.value_table(VALUES, namespaced)
+        for number in range(300):
+            key = number if 100 < number < 200 else f"k{number}"
+            place = (key, number % 3) if namespaced else key
+            value = "text" if number % 50 < 25 else (number, None)
+            table.put(place, value)
+            wanted[place] = value
+        snapshot = backend.capture(1).write()
+        copy = HeapKeyedStateBackend(4)
+        copy.restore([snapshot])
+        restored = copy.value_table(VALUES, namespaced)
+        assert {place: restored.get(place) for place in restored.places()} == wanted
+        for place in list(wanted)[::3]:
+            table.remove(place)
+        changes = backend.capture(2, since=1).write()
+        after = HeapKeyedStateBackend(4)
+        after.restore([snapshot, changes])
+        restored = after.value_table(VALUES, namespaced)
+        left = {place: value for place, value in wanted.items() if table.get(place) is not None}
+        assert {place: restored.get(place) for place in restored.places()} == left
