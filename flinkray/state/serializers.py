@@ -97,7 +97,7 @@ class StateSerializer:
         except StateMigrationError as error:
             raise self._error(str(error)) from error
 
-    def read(self, data: bytes) -> Iterator[Frame]:
+    def read(self, data: bytes | memoryview) -> Iterator[Frame]:
         """The frames of a part of a table.
 
         Raises:
@@ -108,7 +108,7 @@ class StateSerializer:
         except (StateMigrationError, UnreadableValuesError) as error:
             raise self._error(str(error)) from error
 
-    def _read(self, data: bytes) -> Iterator[Frame]:
+    def _read(self, data: bytes | memoryview) -> Iterator[Frame]:
         for declared, keys, namespaces, contents, removed, removed_namespaces in unpack(data):
             exactly, values = ValueDecoder(exactly=True), self._decoder(declared)
             yield Frame(
@@ -221,7 +221,7 @@ def write_timers(timers: Sequence[tuple[int, Any, Any]]) -> bytes:
     return pack([encoder.encode(column) for column in columns])
 
 
-def read_timers(queue: str, data: bytes) -> list[tuple[int, Any, Any]]:
+def read_timers(queue: str, data: bytes | memoryview) -> list[tuple[int, Any, Any]]:
     """Raises StateMigrationError: their keys are of classes that have changed."""
     decoder, timers = ValueDecoder(exactly=True), []
     try:

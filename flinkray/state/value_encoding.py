@@ -727,7 +727,7 @@ def check_unchanged(forms: Iterable[RecordForm]) -> None:
             )
 
 
-def unpack(data: bytes) -> Iterator[Any]:
+def unpack(data: bytes | memoryview) -> Iterator[Any]:
     """What was packed, one after the other.
 
     Raises:
@@ -745,7 +745,7 @@ def unpack(data: bytes) -> Iterator[Any]:
         yield unpacked
 
 
-def _unpack(data: bytes) -> Any:
+def _unpack(data: bytes | memoryview) -> Any:
     return msgpack.unpackb(
         data, strict_map_key=False, ext_hook=_unpack_integer, unicode_errors="surrogatepass"
     )
