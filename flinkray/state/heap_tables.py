@@ -87,7 +87,7 @@ class TableCapture:
         # After that: a change is noted here before it is made there.
         before = self.before.copy()
         if self.places is not None:
-            return _changes(places, [before.get(*it) for it in zip(places, contents, strict=True)])
+            return _changes(places, list(map(before.get, places, contents)) if before else contents)
         if not before:
             return Changes(places, contents, [])
         kept = [
@@ -288,9 +288,10 @@ class HeapValueTable(HeapTable, ValueTable):
 
 class HeapValueState(TableValueState):
     """The most common handle.  Of two values in turn the second mostly has the type of the first,
-    and where nothing has to be noted, it goes straight into the dictionary."""
+    and where nothing has to be noted (any more, since the last capture), it goes straight into the
+    dictionary."""
 
-    __slots__ = ("_entries", "_heap", "_read", "_written")
+    __slots__ = ("_entries", "_heap", "_noted", "_read", "_written")
 
     def __init__(self, table: HeapValueTable, context: KeyContext, default: Any) -> None:
         super().__init__(table, context, default)
@@ -300,6 +301,9 @@ class HeapValueState(TableValueState):
         """A type whose values are read as they are."""
         self._written: type | None = None
         """A type whose values are written as they are, and without noting it."""
+        self._noted: type | None = None
+        """A type whose values are written as they are where a change was noted already; None as
+        long as nothing is noted."""
 
     def value(self) -> Any:
         value = self._entries.get(self._context.key, MISSING)
@@ -314,9 +318,17 @@ class HeapValueState(TableValueState):
         if type(value) is self._written:
             self._entries[self._context.key] = value
             return
+        if type(value) is self._noted:
+            key = self._context.key
+            if key in self._heap._changed:  # type: ignore[operator]
+                self._entries[key] = value
+                return
         super().update(value)
-        if value is not None and self._heap._changed is None and type(value) in IMMUTABLE:
-            self._written = type(value)
+        if value is not None and type(value) in IMMUTABLE:
+            if self._heap._changed is None:
+                self._written = type(value)
+            else:
+                self._noted = type(value)
 
     def note(self) -> None:
         """From now on the table has to know."""

@@ -371,3 +371,28 @@ def test_large_tables_are_written_in_portions(
         restored = after.value_table(VALUES, namespaced)
         left = {place: value for place, value in wanted.items() if table.get(place) is not None}
         assert {place: restored.get(place) for place in restored.places()} == left
+
+
+def test_each_change_by_a_handle_is_in_the_next_snapshot_of_changes(
+    backend: HeapKeyedStateBackend,
+) -> None:
+    """Also of one that has found that a type of values can be written as they are."""
+    state = backend.state(VALUES)
+
+    def update(**values: int) -> None:
+        for key, value in values.items():
+            backend.context.key = key
+            state.update(value)
+
+    update(a=1, b=1)
+    waiting = backend.capture(1)
+    update(a=2, b=2, a_new=2)
+    changes = backend.capture(2, since=1)
+    update(a=3, another=3)
+    later = backend.capture(3, since=2)
+    update(a=4, b=4, another=4)
+    assert contents(waiting.write(), "values") == ({"a": 1, "b": 1}, [])
+    assert contents(changes.write(), "values") == ({"a": 2, "b": 2, "a_new": 2}, [])
+    assert contents(later.write(), "values") == ({"a": 3, "another": 3}, [])
+    last = backend.capture(4, since=3).write()
+    assert contents(last, "values") == ({"a": 4, "b": 4, "another": 4}, [])
