@@ -168,7 +168,7 @@ class _Tracked:
         contents = self._entries.get(place, MISSING)
         if contents is MISSING:
             self._fresh.add(place)
-        if self._is_captured():
+        if self._captures and self._is_captured():
             self._save(place, contents)
 
     def _save(self, place: Any, contents: Any) -> None:
@@ -288,8 +288,7 @@ class HeapValueTable(HeapTable, ValueTable):
 
 class HeapValueState(TableValueState):
     """The most common handle.  Of two values in turn the second mostly has the type of the first,
-    and where nothing has to be noted (any more, since the last capture), it goes straight into the
-    dictionary."""
+    and goes straight into the dictionary."""
 
     __slots__ = ("_entries", "_heap", "_noted", "_read", "_written")
 
@@ -302,8 +301,8 @@ class HeapValueState(TableValueState):
         self._written: type | None = None
         """A type whose values are written as they are, and without noting it."""
         self._noted: type | None = None
-        """A type whose values are written as they are where a change was noted already; None as
-        long as nothing is noted."""
+        """A type whose values are written as they are when that was noted; None as long as nothing
+        is noted."""
 
     def value(self) -> Any:
         value = self._entries.get(self._context.key, MISSING)
@@ -319,10 +318,11 @@ class HeapValueState(TableValueState):
             self._entries[self._context.key] = value
             return
         if type(value) is self._noted:
-            key = self._context.key
-            if key in self._heap._changed:  # type: ignore[operator]
-                self._entries[key] = value
-                return
+            key, heap = self._context.key, self._heap
+            if key not in heap._changed:  # type: ignore[operator]
+                heap._first_change(key)
+            self._entries[key] = value
+            return
         super().update(value)
         if value is not None and type(value) in IMMUTABLE:
             if self._heap._changed is None:
