@@ -59,6 +59,11 @@ class JobCleanup:
             f"{name}: cannot delete what its stages have read of each other yet",
             lambda: self._delete_file_results(job.job_id),
         )
+        high_availability = self._services.high_availability
+        await retry_until_done(
+            f"{name}: cannot forget its checkpoints yet",
+            lambda: high_availability.forget_checkpoints(job.job_id),
+        )
         await retry_until_done(
             f"{name}: cannot mark its result as clean yet",
             lambda: self._results.mark_result_as_clean(job.job_id),

@@ -44,6 +44,9 @@ def _aligned(action: OrderCheckpoint) -> OrderCheckpoint:
 class CheckpointScheduler(Protocol):
     """The JobScheduler, as far as checkpoints go."""
 
+    @property
+    def status(self) -> JobStatus: ...
+
     def checkpoint_told(self, event: t.CheckpointEvent, now: float) -> list[JobSchedulerAction]: ...
 
 
@@ -76,8 +79,12 @@ class CheckpointCarrier:
         self._last_request = 0
         self._recovered: asyncio.Future[None] = job_master.rpc_service.loop.create_future()
         """Whether that succeeded or not."""
+        self._end_is_stored: asyncio.Future[None] = job_master.rpc_service.loop.create_future()
+        """The Dispatcher knows how the job has ended, for good: nobody goes on from there."""
+        self.settled: asyncio.Future[None] = job_master.rpc_service.loop.create_future()
+        """The coordinator has ended, and no checkpoint is written any more."""
         self.closed: asyncio.Future[None] = job_master.rpc_service.loop.create_future()
-        """The coordinator has ended, and nothing is written or deleted any more."""
+        """And none is deleted."""
 
     async def recover(self) -> tuple[CompletedCheckpoint, ...] | None:
         """What earlier JobMasters have left; None: another one has taken over.
@@ -112,6 +119,8 @@ class CheckpointCarrier:
                 | act.DiscardCheckpoint()
                 | act.ForgetCheckpoint()
             ):
+                if self._scheduler.status.is_globally_terminal:
+                    self._stored.hold()
                 self._stored.discard(action)
             case OrderCheckpoint():
                 self._orders.carry_out(_aligned(action))
@@ -158,11 +167,25 @@ class CheckpointCarrier:
 
     async def _close(self, status: JobStatus) -> None:
         await self._recovered  # a job that is cancelled at once ends before
+        _set(self.settled)
         if status.is_globally_terminal:
+            await self._end_is_stored
+            self._stored.release()
             await self._stored.forget_job()
         else:
             await self._stored.discarded()
         self._set_closed()
+
+    @property
+    def left(self) -> asyncio.Future[None]:
+        """When this JobMaster may stop, be it that another one is to run the job."""
+        return self.settled if self._scheduler.status.is_globally_terminal else self.closed
+
+    async def forget(self) -> None:
+        """The job's end is durable: delete what is not retained beyond it.  Before, it would have
+        begun anew from a JobMaster that died meanwhile."""
+        _set(self._end_is_stored)
+        await self.closed
 
     def _replaced(self, cause: str) -> None:
         """Whatever this JobMaster does from now on, it does to another's checkpoints."""
@@ -171,5 +194,10 @@ class CheckpointCarrier:
         self._job_master.close()
 
     def _set_closed(self) -> None:
-        if not self.closed.done():
-            self.closed.set_result(None)
+        _set(self.settled)
+        _set(self.closed)
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

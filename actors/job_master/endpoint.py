@@ -209,7 +209,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             await self._slots.pool.leave()
             ends = [self._tasks_ended]
             if self._scheduler.takes_checkpoints:
-                ends.append(self._checkpoints.closed)
+                ends.append(self._checkpoints.left)
             await asyncio.wait(ends, timeout=_SUSPENSION_TIMEOUT)
         self._task_executors.stop()
         await self._coordinators.all_ended()
@@ -273,10 +273,13 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
 
     async def _end(self, result: JobResult, details: JobDetails) -> None:
         await self._deployer.promoted()
-        if self._scheduler.takes_checkpoints:
-            await self._checkpoints.closed
+        takes_checkpoints = self._scheduler.takes_checkpoints
+        if takes_checkpoints:
+            await self._checkpoints.settled
         if result.status.is_globally_terminal:
-            await report_end(self._services, self.fencing_token, result, details)
+            is_stored = await report_end(self._services, self.fencing_token, result, details)
+            if takes_checkpoints and is_stored:
+                await self._checkpoints.forget()
             self._is_over = True
         self.close()
 

@@ -22,8 +22,9 @@ _RETRY_DELAY = 0.5
 
 async def report_end(
     services: ClusterServices, job_master_id: JobMasterId, result: JobResult, details: JobDetails
-) -> None:
-    """Whichever Dispatcher leads by then, until it has stored the result or does not want it.
+) -> bool:
+    """Whichever Dispatcher leads by then, until it has stored the result or does not want it;
+    whether it has.
 
     What is too large for a message is told with less and less of its details, then with its texts
     cut.
@@ -34,7 +35,7 @@ async def report_end(
         try:
             dispatcher = await services.connect_to_dispatcher()
             await dispatcher.job_reached_terminal_state(job_id, job_master_id, result, details)
-            return
+            return True
         except FrameTooLargeError as error:
             log.warning("job %s ends without all of its details: %s", job_id, error)
             smaller = next(reductions, None)
@@ -44,7 +45,7 @@ async def report_end(
             result = result.shortened()
         except (JobNotFoundError, JobStateError) as error:
             log.warning("job %s: its end is not wanted any more: %s", job_id, error)
-            return
+            return False
         except FlinkRayError as error:
             log.warning("job %s: cannot report its end yet: %s", job_id, error)
         await services.rpc_service.pause(_RETRY_DELAY)

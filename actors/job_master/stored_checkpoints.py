@@ -119,6 +119,8 @@ class StoredCheckpoints:
         """Ids go on after those of a savepoint that is restored."""
         self._discards: deque[Discard] = deque()
         self._discarding: asyncio.Task[None] | None = None
+        self._is_held = False
+        """Nothing is deleted at present."""
 
     # --- the beginning ----------------------------------------------------------------------------
 
@@ -257,11 +259,24 @@ class StoredCheckpoints:
     def discard(self, action: Discard) -> None:
         """Begin; one after the other.  What storage does not delete stays."""
         self._discards.append(action)
-        if self._discarding is None:
+        self._begin_to_discard()
+
+    def hold(self) -> None:
+        """Delete nothing that is not being deleted, before :meth:`release`: somebody may have to go
+        on from it."""
+        self._is_held = True
+
+    def release(self) -> None:
+        """Go on after :meth:`hold`."""
+        self._is_held = False
+        self._begin_to_discard()
+
+    def _begin_to_discard(self) -> None:
+        if self._discards and self._discarding is None and not self._is_held:
             self._discarding = self._create_task(self._discard_all(), "discard checkpoints")
 
     async def _discard_all(self) -> None:
-        while self._discards:
+        while self._discards and not self._is_held:
             action = self._discards.popleft()
             try:
                 await self._discard(action)

@@ -182,7 +182,7 @@ class CheckpointConfig:
             path = storage.get_checkpoint_path()
             if path is not None:
                 self._note(job_options.CHECKPOINTING_DIR, path)
-        if isinstance(storage, FileSystemCheckpointStorage):
+        if isinstance(storage, FileSystemCheckpointStorage) and storage.says_threshold:
             threshold = storage.get_min_file_size_threshold()
             self._note(job_options.CHECKPOINTING_INLINE_THRESHOLD, f"{threshold}b")
         return self

@@ -69,6 +69,8 @@ class FileSystemCheckpointStorage(CheckpointStorage):
             )
         self._path = checkpoint_path.rstrip("/")
         self._threshold = threshold
+        self.says_threshold = file_state_size_threshold is not None
+        """Else the option counts, of the program or of the cluster."""
         self._buffer = 4096 if write_buffer_size < 0 else write_buffer_size
 
     def get_checkpoint_path(self) -> str:

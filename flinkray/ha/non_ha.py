@@ -16,7 +16,7 @@ from flinkray.ha.durable_checkpoint_stores import (
 from flinkray.ha.durable_stores import DurableJobGraphStore, DurableJobResultStore
 from flinkray.ha.leadership import LeaderElectionError
 from flinkray.ha.services import HighAvailabilityServices
-from flinkray.ha.stores import JobEntry, JobGraphStore, JobResultStore
+from flinkray.ha.stores import JobEntry, JobGraphStore, JobResultStore, StoreError
 
 RecordT = TypeVar("RecordT", bound=JobEntry)
 
@@ -67,6 +67,19 @@ class AbstractNonHaServices(HighAvailabilityServices):
 
     async def cleanup_job(self, job_id: JobID) -> None:
         """Nothing: no election leaves anything behind."""
+
+    async def forget_checkpoints(self, job_id: JobID) -> None:
+        directory = self._checkpoints_of(job_id)
+
+        def forget() -> None:
+            try:
+                for name in directory.names():
+                    directory.delete(name)
+                directory.delete_all()  # with what was being written as somebody died
+            except OSError as error:
+                raise StoreError(f"cannot delete {directory.location()}: {error}") from error
+
+        await asyncio.get_running_loop().run_in_executor(self._executor, forget)
 
     async def close(self) -> None:
         self._closed = True

@@ -77,6 +77,15 @@ class HighAvailabilityServices(ABC):
         """Remove what leader election keeps for a job that has ended.  Idempotent."""
 
     @abstractmethod
+    async def forget_checkpoints(self, job_id: JobID) -> None:
+        """Remove the pointers to checkpoints of a job that has ended for good, and the count of
+        their ids: its last JobMaster may have died before it did so.  Idempotent.
+
+        Raises:
+            StoreError: the storage fails.
+        """
+
+    @abstractmethod
     async def close(self) -> None:
         """End every election and retrieval; stored data stay.  Idempotent."""
 

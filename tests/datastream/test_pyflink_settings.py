@@ -422,6 +422,8 @@ def test_what_is_set_for_checkpoints_is_what_the_job_takes_them_by(env: Any) -> 
     assert job.configuration[f"{prefix}savepoint-dir"] == "/savepoints"
     assert job.configuration[f"{prefix}data-inline-threshold"] == "100b"
     assert f"{prefix}incremental" not in job.configuration
+    config.set_checkpoint_storage_dir("/third")
+    assert f"{prefix}data-inline-threshold" not in config.job_settings()  # that of the option
     config.set_checkpoint_storage(JobManagerCheckpointStorage())
     assert not {f"{prefix}dir", f"{prefix}data-inline-threshold"} & {*config.job_settings()}
 

@@ -12,6 +12,10 @@ from hypothesis import strategies as st
 
 from flinkray.core.ids import JobID, LeaderSessionID
 from flinkray.ha import EmbeddedHaServices, LeaderElectionError, MemoryDirectory
+from flinkray.ha.checkpoint_stores import (
+    CheckpointStoreFencedError,
+    CompletedCheckpointPointer,
+)
 from flinkray.ha.embedded import EmbeddedLeaderElection, EmbeddedLeaderService
 from tests.ha.recorders import (
     Leader,
@@ -207,6 +211,24 @@ async def test_cleaning_up_a_job_ends_its_election_only(services: EmbeddedHaServ
     await callbacks_delivered()
     assert "revoked" in ended.story
     assert running.story == [running.session_id]
+
+
+async def test_checkpoints_of_an_ended_job_are_forgotten_whoever_had_them(
+    services: EmbeddedHaServices,
+) -> None:
+    """Its last JobMaster has died before it did so itself."""
+    store = services.get_completed_checkpoint_store(JOB, "died")
+    counter = services.get_checkpoint_id_counter(JOB, "died")
+    await store.recover()
+    await counter.start()
+    assert await counter.get_and_increment() == 1
+    await store.add(CompletedCheckpointPointer(JOB, 1, "/checkpoints/chk-1/_metadata"))
+    await services.forget_checkpoints(JOB)
+    await services.forget_checkpoints(JOB)
+    with pytest.raises(CheckpointStoreFencedError):
+        await store.remove(1)
+    assert await services.get_checkpoint_id_counter(JOB, "later").get() == 1
+    assert not (await services.get_completed_checkpoint_store(JOB, "later").recover()).records
 
 
 _STEPS = st.lists(

@@ -17,7 +17,7 @@ from unittest.mock import patch
 from flinkray.actors.dispatcher import job_cleanup, job_master_supervision
 from flinkray.actors.dispatcher.endpoint import Dispatcher
 from flinkray.actors.gateways.messages import JobMasterToDispatcherRegistrationSuccess
-from flinkray.actors.job_master import job_end
+from flinkray.actors.job_master import endpoint as job_master
 from flinkray.actors.job_master.slot_pool_connection import SlotPoolConnection
 from flinkray.actors.job_master.task_deployer import TaskDeployer
 from flinkray.actors.resource_manager.slot_allocation import SlotAllocation
@@ -265,12 +265,13 @@ async def _told_once(self: TaskProcess, states: Any) -> None:
     await _once("tell", lambda: self._task_executor.tasks_reported(name, states))
 
 
-async def _reported_once(services: Any, master_id: Any, result: Any, details: Any) -> None:
+async def _reported_once(services: Any, master_id: Any, result: Any, details: Any) -> bool:
     async def report() -> None:
         dispatcher = await services.connect_to_dispatcher()
         await dispatcher.job_reached_terminal_state(result.job_id, master_id, result, details)
 
     await _once("report the end", report)
+    return True
 
 
 async def _swallow(self: SlotPoolConnection, pool: Any, call: Any) -> None:
@@ -442,7 +443,7 @@ WHOLE_CLUSTER: dict[str, Safeguard] = {
     ),
     "ends reported again": Safeguard(
         "a job's end is reported until it is stored",
-        _replace(job_end, "report_end", _reported_once),
+        _replace(job_master, "report_end", _reported_once),
     ),
     "watches": Safeguard(
         "who depends on an endpoint is told of its end",

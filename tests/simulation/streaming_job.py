@@ -1,36 +1,84 @@
-"""A streaming job that is exactly once, while everything goes wrong."""
+"""A streaming job that is exactly once, while everything goes wrong.
+
+What must hold at every step, :class:`~tests.simulation.streaming_world.StreamingWorld` and the
+:class:`~tests.simulation.external_system.ExternalSystem` ask.  Besides, when the faults are over,
+
+- within :data:`BOUND` seconds the job finishes, and every record is committed;
+- within :data:`CLEANING` seconds of that no checkpoint of it is left.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
+from flinkray.core.errors import DuplicateJobSubmissionError, FlinkRayError, RpcError
+from flinkray.scheduler.graph.job_graph import JobGraph
+from flinkray.scheduler.reports.job_info import JobResult
+from flinkray.scheduler.shared.states import JobStatus
 from flinkray.testing.simulated_cluster import SimulatedCluster
 from flinkray.testing.simulation import Simulation
+from flinkray.testing.simulation.calls import observed_calls
 from tests.simulation.external_system import ExternalSystem
 from tests.simulation.streaming_program import Program, job_graph
+from tests.simulation.streaming_world import StreamingWorld
 from tests.simulation.whole_cluster import BRIEF_FAULTS, CONFIGURATION, NODE
 
-FAULTS = replace(BRIEF_FAULTS, closed=())
+T = TypeVar("T")
+
+BOUND = 120.0
+CLEANING = 60.0
+"""Virtual seconds."""
+
+FAULTS = replace(
+    BRIEF_FAULTS,
+    closed=(),
+    full_every=4.0,
+    reorders=0.5,
+    late_listing=2.0,
+    since=0.5,
+    until=7.0,
+)
+
+_CONFIGURATION = {**CONFIGURATION, "taskmanager.prestarted-task-processes": "1"}
 
 
 @dataclass
 class StreamingJob:
+    """One run."""
+
     simulation: Simulation
 
     def program(self) -> Program:
+        """What the seed makes of it."""
         random = self.simulation.random
+        self.is_exactly_once = random.random() < 0.85
+        settings = {
+            "interval": f"{random.choice((200, 500, 1000))} ms",
+            "timeout": f"{random.choice((2, 5))} s",
+            "mode": "EXACTLY_ONCE" if self.is_exactly_once else "AT_LEAST_ONCE",
+            "min-pause": random.choice(("0 ms", "100 ms")),
+            "max-concurrent-checkpoints": str(random.choice((1, 1, 2))),
+            "num-retained": str(random.choice((1, 1, 2))),
+            "tolerable-failed-checkpoints": "1000000",
+            "incremental": random.choice(("true", "true", "false")),
+            "data-inline-threshold": random.choice(("0", "0", "300b")),
+            "dir": "simulated://shared/checkpoints",
+        }
+        if self.is_exactly_once and random.random() < 0.4:
+            settings["unaligned.enabled"] = "true"
+            settings["aligned-checkpoint-timeout"] = random.choice(("0 ms", "50 ms"))
         return Program(
-            random.randint(1, 2),
-            random.randint(1, 2),
-            random.randint(4, 8),
-            random.randint(6, 15),
-            0.2,
-            {
-                "execution.checkpointing.interval": f"{random.choice((200, 500, 1000))} ms",
-                "execution.checkpointing.timeout": "5 s",
-                "execution.checkpointing.tolerable-failed-checkpoints": "1000000",
-                "execution.checkpointing.data-inline-threshold": "0",
-                "execution.checkpointing.dir": "simulated://shared/checkpoints",
+            sources=random.randint(1, 2),
+            counters=random.randint(1, 2),
+            splits=random.randint(4, 8),
+            records=random.randint(3, 12),
+            longest_pause=random.choice((0.1, 0.6)),
+            configuration={
+                **{f"execution.checkpointing.{key}": value for key, value in settings.items()},
                 "restart-strategy.type": "fixed-delay",
                 "restart-strategy.fixed-delay.attempts": "100000",
                 "restart-strategy.fixed-delay.delay": "100 ms",
@@ -38,16 +86,68 @@ class StreamingJob:
         )
 
     async def run(self) -> None:
+        """Start a cluster, run the job, and see that all ends well."""
         simulation = self.simulation
         program = self.program()
-        external = ExternalSystem(simulation, is_exactly_once=True)
-        simulation.belongings[ExternalSystem] = external
+        self.external = ExternalSystem(simulation, is_exactly_once=self.is_exactly_once)
+        simulation.belongings[ExternalSystem] = self.external
         nodes = [NODE] * len(simulation.nodes)
-        self.cluster = SimulatedCluster(simulation, *nodes, configuration=CONFIGURATION)
+        self.cluster = SimulatedCluster(simulation, *nodes, configuration=_CONFIGURATION)
+        graph = job_graph(program)
+        self.world = StreamingWorld(simulation, graph, self.external)
+        simulation.always(self.world.check)
+        simulation.listeners.append(self.world.process_changed)
+        with observed_calls(self.world):
+            await self._run(program, graph)
+
+    async def _run(self, program: Program, graph: JobGraph) -> None:
+        simulation = self.simulation
         await self.cluster.start()
-        job = job_graph(program)
-        await self.cluster.submit(job)
-        result = await self.cluster.result(job.job_id)
-        assert result.status.name == "FINISHED", result
-        missing = program.all_records - set(external.committed)
-        assert not missing, missing
+        deadline = max(simulation.now, simulation.faults.until) + BOUND
+        playing = asyncio.ensure_future(self._play(graph))
+        if simulation.faults.until < math.inf:
+            failing = asyncio.ensure_future(self._fail_now_and_then())
+            await simulation.quiet()
+            failing.cancel()
+            self.external.failing = 0.0
+        await asyncio.wait([playing], timeout=deadline - simulation.now)
+        assert playing.done(), f"no result long after the last fault; {self._progress(program)}"
+        result = playing.result()
+        assert result.status is JobStatus.FINISHED, result
+        missing = program.all_records - set(self.external.committed)
+        assert not missing, f"never committed: {sorted(missing)}"
+        await asyncio.sleep(CLEANING)
+        left = self.world.leftovers(graph.job_id)
+        assert not left, f"files are left: {left}"
+
+    def _progress(self, program: Program) -> str:
+        done, all_records = len(self.external.committed), len(program.all_records)
+        return f"{done} of {all_records} records are committed, {[*self.world.completed]} completed"
+
+    async def _fail_now_and_then(self) -> None:
+        """The external system."""
+        random = self.simulation.random
+        while True:
+            await asyncio.sleep(random.expovariate(1 / 3.0))
+            self.external.failing = random.choice((0.3, 1.0))
+            await asyncio.sleep(2.0 * random.random())
+            self.external.failing = 0.0
+
+    async def _play(self, graph: JobGraph) -> JobResult:
+        async def submit() -> None:
+            try:
+                await self.cluster.submit(graph)
+            except DuplicateJobSubmissionError:
+                return
+
+        await self._insist(submit)
+        return await self._insist(lambda: self.cluster.result(graph.job_id))
+
+    async def _insist(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Until it succeeds."""
+        while True:
+            try:
+                return await call()
+            except (RpcError, FlinkRayError) as error:
+                self.simulation.tell("tried again: %s", error)
+                await asyncio.sleep(0.2)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from flinkray.testing.simulation import Simulation, simulate
-from tests.simulation.streaming_job import StreamingJob
+from tests.simulation.streaming_job import FAULTS, StreamingJob
 
 
-@simulate(seeds=5, nodes=2)
-async def test_a_streaming_job_commits_each_record_once(simulation: Simulation) -> None:
+@simulate(seeds=20, nodes=2, faults=FAULTS)
+async def test_a_streaming_job_commits_each_record_once_whatever_goes_wrong(
+    simulation: Simulation,
+) -> None:
     await StreamingJob(simulation).run()
 
 
 def test_a_streaming_job_is_the_same_again() -> None:
     traces = []
     for _ in range(2):
-        simulation = Simulation(7, nodes=2)
+        simulation = Simulation(7, faults=FAULTS, nodes=2)
         simulation.run(StreamingJob(simulation).run())
         traces.append(simulation.trace_hash)
     assert traces[0] == traces[1]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import math
+import os
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -45,6 +47,14 @@ class SimulatedDisk(FileSystem):
         self.slow_for = math.inf
         """Seconds that all operations of one piece of blocking work take at most: it is mended
         meanwhile."""
+        self.is_full = False
+        """Nothing more can be written; a file that was to be is cut short."""
+        self.reorders = 0.0
+        """Share of the losses of power after which any of the changes of names that were not
+        synced are there, and not the first ones."""
+        self.late_listing = 0.0
+        """For so many seconds a listing may lack what is new, and have what was deleted: see
+        :meth:`listed_late`."""
         self.torn = 0.0
         """Share of the changes in whose middle the process is killed that makes them."""
         self.intercept: Callable[[str, str], bool] | None = None
@@ -52,13 +62,18 @@ class SimulatedDisk(FileSystem):
         its effect."""
         self.changes = 0
         """So many times something has changed, or become durable."""
+        self.losses = 0
+        """So many times something that was there may have gone."""
         self._tell = tell
         self._random = random
         self._writes = 0
         self._entries: dict[str, _File] = {}
         self._durable_entries: dict[str, _File] = {}
-        self._unsynced: dict[str, list[tuple[str, _File | None]]] = {}
-        """Changes of names by directory, in their order."""
+        self._unsynced: dict[str, list[tuple[str, _File | None, int]]] = {}
+        """Changes of names by directory, in their order; those of one operation have one number."""
+        self._operations = 0
+        self._recent: deque[tuple[float, str]] = deque()
+        """When names have come or gone, where listings are late."""
         self._directories: dict[str, bool] = {"": True}
         """Path -> whether its name in its parent is durable."""
 
@@ -67,6 +82,8 @@ class SimulatedDisk(FileSystem):
     def make_directory(self, path: str) -> None:
         fails_after = self._operate("make", path)
         self._need_directory(_split(path)[0])
+        if path not in self._directories:
+            self._need_room(path)
         self._directories.setdefault(path, False)
         self._end("make", path, fails_after)
 
@@ -90,7 +107,7 @@ class SimulatedDisk(FileSystem):
         self._writes += 1
         file = self._entries.get(path)
         is_torn = self._is_killed()
-        if is_torn:
+        if is_torn or self.is_full:
             data = data[: self._random.randint(0, len(data))]
         if file is None:
             self._link(path, _File(data, self._writes))
@@ -98,6 +115,7 @@ class SimulatedDisk(FileSystem):
             file.data, file.written = data, self._writes
         if is_torn:
             self._kill(f"in the middle of writing {self.url(path)}")
+        self._need_room(path)
         self._end("write", path, fails_after)
 
     def sync(self, path: str) -> None:
@@ -115,7 +133,7 @@ class SimulatedDisk(FileSystem):
         if file is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", self.url(path))
         self._link(new_path, file)
-        self._link(path, None)
+        self._link(path, None, is_same=True)
         self._end("rename", path, fails_after)
 
     def delete(self, path: str) -> None:
@@ -136,7 +154,7 @@ class SimulatedDisk(FileSystem):
         for path in self._directories:
             if _split(path)[0] == directory:
                 self._directories[path] = True
-        for path, file in self._unsynced.pop(directory, []):
+        for path, file, _ in self._unsynced.pop(directory, []):
             _put(self._durable_entries, path, file)
         self._end("sync", directory, fails_after)
 
@@ -183,12 +201,13 @@ class SimulatedDisk(FileSystem):
     def lose_power(self) -> None:
         """The machine stops: what was not synced is lost, or half of it is."""
         self.changes += 1
+        self.losses += 1
         random = self._random
         for path, is_durable in tuple(self._directories.items()):
             if not is_durable and path in self._directories and random.random() < 0.5:
                 self._lose_directory(path)
         for changes in self._unsynced.values():
-            for path, file in changes[: random.randint(0, len(changes))]:
+            for path, file in self._survive(changes):
                 _put(self._durable_entries, path, file)
         self._unsynced.clear()
         self._directories = dict.fromkeys(self._directories, True)
@@ -199,9 +218,36 @@ class SimulatedDisk(FileSystem):
                 file.data = torn if file.durable is None else random.choice((torn, file.durable))
             file.durable = file.data
 
+    def _survive(
+        self, changes: list[tuple[str, _File | None, int]]
+    ) -> Iterable[tuple[str, _File | None]]:
+        random = self._random
+        if self.reorders and random.random() < self.reorders:
+            kept = {number for number in {n: None for _, _, n in changes} if random.random() < 0.5}
+            return [(path, file) for path, file, number in changes if number in kept]
+        return [(path, file) for path, file, _ in changes[: random.randint(0, len(changes))]]
+
+    def listed_late(self, directory: str) -> list[str]:
+        """As :meth:`list`, from a storage whose listings are late."""
+        names = dict.fromkeys(self.list(directory))
+        process = self._process()
+        if self.late_listing and process is not None:
+            since = process.time() - self.late_listing
+            while self._recent and self._recent[0][0] < since:
+                self._recent.popleft()
+            for _, path in self._recent:
+                in_directory, name = _split(path)
+                if in_directory == directory and self._random.random() < 0.5:
+                    if path in self._entries:
+                        names.pop(name, None)
+                    else:
+                        names[name] = None
+        return list(names)
+
     def discard(self, path: str) -> None:
         """Somebody has deleted that file, and it is gone for good."""
         self.changes += 1
+        self.losses += 1
         for entries in (self._entries, self._durable_entries):
             _put(entries, path, None)
         for changes in self._unsynced.values():
@@ -223,6 +269,11 @@ class SimulatedDisk(FileSystem):
         for path in [p for p in self._durable_entries if p.startswith(inside)]:
             del self._durable_entries[path]
 
+    def _need_room(self, path: str) -> None:
+        if self.is_full:
+            self._tell("there is no room for %s", self.url(path))
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.url(path))
+
     def _need_directory(self, directory: str) -> None:
         if directory not in self._directories:
             raise FileNotFoundError(errno.ENOENT, "no such directory", self.url(directory))
@@ -230,9 +281,14 @@ class SimulatedDisk(FileSystem):
     def url(self, path: str = "") -> str:
         return f"simulated://{self.name}/{path}"
 
-    def _link(self, path: str, file: _File | None) -> None:
+    def _link(self, path: str, file: _File | None, *, is_same: bool = False) -> None:
+        """*is_same*: the same operation has changed a name before."""
+        self.losses += file is None
+        self._operations += not is_same
         _put(self._entries, path, file)
-        self._unsynced.setdefault(_split(path)[0], []).append((path, file))
+        self._unsynced.setdefault(_split(path)[0], []).append((path, file, self._operations))
+        if self.late_listing and (process := self._process()) is not None:
+            self._recent.append((process.time(), path))
 
     def _operate(self, what: str, path: str) -> bool:
         """An operation begins; returns whether it is to fail after its effect."""

@@ -9,6 +9,7 @@ from math import inf
 from random import Random
 
 from flinkray.rpc.wire.envelope import Kind, unpack
+from flinkray.testing.simulation.disk import SimulatedDisk
 from flinkray.testing.simulation.link import End
 from flinkray.testing.simulation.process import SimulatedProcess
 from flinkray.testing.simulation.seeds import stream
@@ -19,6 +20,7 @@ _AIMS_ALONE = 0.4
 _CLOSED = 0.3
 """Share of the seeds in which one method is closed, where a scenario names some."""
 _SHARES = ("loss", "duplication", "breaks_before", "breaks_after", "delay")
+_VARIED = (*_SHARES, "torn_writes", "clock_error", "reorders", "late_listing")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +60,8 @@ class Faults:
     """For a while a disk, or the shared storage, fails or takes its time."""
     power_every: float = 0.0
     """A disk, or the shared storage, loses its power: what was not synced is lost."""
+    full_every: float = 0.0
+    """For a while a disk, or the shared storage, is full."""
     freeze_every: float = 0.0
     """A process stops as by SIGSTOP and never goes on, not even when the faults are over."""
     banish_every: float = 0.0
@@ -77,6 +81,12 @@ class Faults:
 
     torn_writes: float = 0.0
     """Share of the changes on disks in whose middle the process is killed."""
+    reorders: float = 0.0
+    """Share of the losses of power after which changes of names that were not synced are there in
+    no order."""
+    late_listing: float = 0.0
+    """Seconds for which the storage of checkpoints may list what was deleted, or not list what is
+    new."""
     lost_disks: float = 0.0
     """Share of the crashes that take the disk of the process or node with them."""
 
@@ -96,6 +106,12 @@ class Faults:
     has something take their place."""
     vary: bool = True
 
+    def of_disk(self, disk: SimulatedDisk) -> None:
+        """What is always so of a new disk."""
+        disk.torn = self.torn_writes
+        disk.reorders = self.reorders
+        disk.late_listing = self.late_listing
+
     def of_seed(self, random: Random) -> Faults:
         """What one seed makes of it."""
         if not self.vary:
@@ -104,7 +120,7 @@ class Faults:
         closed: tuple[str, ...] = ()
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name in (*_SHARES, "torn_writes", "clock_error"):
+            if field.name in _VARIED:
                 changes[field.name] = value * random.choice((0.0, 0.1, 0.5, 1.0))
             elif field.name == "aimed":
                 changes[field.name] = value * random.choice((0.0, 0.5, 1.0, 1.0))
@@ -152,6 +168,7 @@ class Nemesis:
             ("node_crash_every", self._node_crash),
             ("storage_every", self._storage),
             ("power_every", self._power),
+            ("full_every", self._full),
             ("freeze_every", self._freeze),
             ("banish_every", self._banish),
         ):
@@ -200,7 +217,7 @@ class Nemesis:
         for process in self._simulation.victims():
             process.spare()
         for disk in self._simulation.disks():
-            disk.torn = 0.0
+            disk.torn = disk.reorders = disk.late_listing = 0.0
         self._simulation.tell("no fault after this")
 
     def _begin(self, every: float, act: Callable[[], Awaitable[None]]) -> None:
@@ -306,6 +323,19 @@ class Nemesis:
             disk = self._random.choice(disks)
             self._simulation.tell("disk %s: the power is gone for a moment", disk.name)
             disk.lose_power()
+
+    async def _full(self) -> None:
+        disks = self._simulation.disks()
+        if not disks:
+            return
+        disk = self._random.choice(disks)
+        disk.is_full = True
+        self._simulation.tell("disk %s is full", disk.name)
+
+        def mend() -> None:
+            disk.is_full = False
+
+        await self._for_a_while(mend)
 
     async def _slow(self) -> None:
         victim = self._victim()

@@ -29,9 +29,9 @@ class Machines:
         nodes: int,
         scheduler: Scheduler,
         tell: Callable[..., None],
-        torn_writes: Callable[[], float],
+        new_disk: Callable[[SimulatedDisk], object],
     ) -> None:
-        """*tell* adds a line to the story; *torn_writes*: see :attr:`Faults.torn_writes`."""
+        """*tell* adds a line to the story; *new_disk*: called with each."""
         self.nodes = [Node(f"node-{number}") for number in range(nodes)]
         self.disks: dict[str, SimulatedDisk] = {}
         """By the names of nodes and processes; those that were used so far."""
@@ -43,7 +43,7 @@ class Machines:
         self._seed = seed
         self._scheduler = scheduler
         self._tell = tell
-        self._torn_writes = torn_writes
+        self._new_disk = new_disk
         self._placed = 0
 
     def node(self, name: str) -> Node:
@@ -88,7 +88,7 @@ class Machines:
         disk = self.disks.get(name)
         if disk is None:
             disk = SimulatedDisk(name, stream(self._seed, "disk", name), self._tell)
-            disk.torn = self._torn_writes()
+            self._new_disk(disk)
             self.disks[name] = disk
         return disk
 

@@ -80,7 +80,7 @@ class Simulation:
         if conditions is not None:
             self.network.set_conditions(conditions)
         self.machines = Machines(
-            seed, nodes, self.scheduler, self.tell, lambda: self.faults.torn_writes
+            seed, nodes, self.scheduler, self.tell, lambda disk: self.faults.of_disk(disk)
         )
         self.main_process = self.scheduler.new_process(MAIN, "")
         self.supervisor = Supervisor(self)

@@ -9,6 +9,12 @@ from flinkray.checkpoint import locations
 from flinkray.checkpoint.files import Buffer, InputFile, OutputFile, StateFiles
 from flinkray.ha.directory import Directory, FileDirectory
 from flinkray.testing.simulation.disk import SimulatedDisk
+from flinkray.testing.simulation.step_threads import pause_thread
+
+_LONGEST = 0.01
+"""Seconds that an operation takes in a thread, while nothing slows it down."""
+_PAUSES = 0.3
+"""Share of them for which others have their turns."""
 
 
 class SimulatedStateFiles(StateFiles):
@@ -20,6 +26,7 @@ class SimulatedStateFiles(StateFiles):
         self._writer = writer
 
     def create(self, location: str) -> OutputFile:
+        self._take_time()
         path = _path(location)
         self._make_durable(_folder(path))
         self._disk.write(path, b"")
@@ -32,19 +39,25 @@ class SimulatedStateFiles(StateFiles):
             self._disk.make_directory(folder)
             self._disk.sync_directory(parent)
 
+    def _take_time(self) -> None:
+        """In a thread of a task process, where others go on meanwhile."""
+        pause_thread(max(_LONGEST, self._disk.slowness), _PAUSES)
+
     def open(self, location: str) -> InputFile:
+        self._take_time()
         data = self._disk.read(_path(location))
         if data is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), location)
         return _Input(data)
 
     def delete(self, location: str) -> None:
+        self._take_time()
         path = _path(location)
         self._disk.delete(path)
         self._disk.sync_directory(_folder(path))
 
     def names(self, location: str) -> list[str]:
-        return sorted(self._disk.list(_path(location)))
+        return sorted(self._disk.listed_late(_path(location)))
 
     def is_directory(self, location: str) -> bool:
         return self._disk.is_directory(_path(location))
@@ -66,6 +79,7 @@ class _Output:
         self._data += data
 
     def close(self) -> None:
+        pause_thread(max(_LONGEST, self._disk.slowness), _PAUSES)
         self._disk.write(self._path, bytes(self._data))
         self._disk.sync(self._path)
         self._disk.sync_directory(_folder(self._path))
