@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from flinkray.checkpoint.errors import (
 )
 from flinkray.checkpoint.files import Buffer, InputFile, OutputFile, files_at, opened
 from flinkray.checkpoint.handles import FileState, InlineState, StateLocation
+from flinkray.core.ids import random_bytes
 
 INLINE = "state in a handle"
 """What error messages call a location that is no file."""
@@ -33,7 +33,7 @@ def go_on() -> None:
 
 def random_name() -> str:
     """One that no other file has."""
-    return uuid.uuid4().hex
+    return random_bytes(16).hex()
 
 
 class StateOutput:
