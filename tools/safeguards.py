@@ -16,12 +16,19 @@ import statistics
 import sys
 from pathlib import Path
 
-from tests.simulation.safeguards import CLUSTER, REGISTRATIONS, Scenario, seeds_until_noticed
+from tests.simulation.safeguards import (
+    CLUSTER,
+    REGISTRATIONS,
+    STREAMING,
+    Scenario,
+    seeds_until_noticed,
+)
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "safeguards.md"
 SCENARIOS: dict[str, tuple[Scenario, int]] = {
     "registrations": (REGISTRATIONS, 5),
     "cluster": (CLUSTER, 3),
+    "streaming": (STREAMING, 5),
 }
 """With how many starting points are measured if nothing else is said."""
 STEP = 10_000

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
@@ -19,6 +19,7 @@ from flinkray.actors.dispatcher.endpoint import Dispatcher
 from flinkray.actors.gateways.messages import JobMasterToDispatcherRegistrationSuccess
 from flinkray.actors.job_master import endpoint as job_master
 from flinkray.actors.job_master.slot_pool_connection import SlotPoolConnection
+from flinkray.actors.job_master.stored_checkpoints import StoredCheckpoints
 from flinkray.actors.job_master.task_deployer import TaskDeployer
 from flinkray.actors.resource_manager.slot_allocation import SlotAllocation
 from flinkray.actors.slot_pool.endpoint import SlotPool
@@ -30,18 +31,29 @@ from flinkray.actors.task_executor.slot_offering import SlotOffering
 from flinkray.actors.task_executor.task_execution import TaskExecution
 from flinkray.actors.task_executor.task_results import TaskResults
 from flinkray.actors.task_process.endpoint import TaskProcess
+from flinkray.actors.task_process.split_client import SplitClient
+from flinkray.checkpoint import state_files
+from flinkray.checkpoint.handles import FileState, StateLocation
+from flinkray.checkpoint.state_files import StateOutput
+from flinkray.checkpoint.storage import metadata_path
 from flinkray.core.errors import FlinkRayError, RpcError
+from flinkray.ha import EmbeddedHaServices, non_ha
 from flinkray.ha.directory import FileDirectory
+from flinkray.ha.durable_checkpoint_stores import DurableCheckpointIDCounter
 from flinkray.ha.durable_stores import DurableJobGraphStore, DurableJobResultStore
 from flinkray.rpc import HeartbeatManager, RegisteredRpcConnection, RpcEndpoint
 from flinkray.rpc.liveness import registration
 from flinkray.rpc.serving import dispatch
 from flinkray.rpc.wire.envelope import TELL, unpack_request
+from flinkray.scheduler.checkpoints.shared_state_registry import SharedStateRegistry
+from flinkray.scheduler.job.transitions import CheckpointIsStored
 from flinkray.scheduler.slots.slot_ledger import SlotLedger
 from flinkray.scheduler.task_slots.task_slot_table import TaskSlotTable
+from flinkray.streaming.checkpoint.barrier_handler import BarrierTracker
+from flinkray.streaming.task import task as stream_task
 from flinkray.testing.simulation import Simulation
 from flinkray.testing.simulation.service import SimulatedRpcService
-from tests.simulation import registration_and_fencing, whole_cluster
+from tests.simulation import registration_and_fencing, streaming_job, whole_cluster
 
 Switch = Callable[[], AbstractContextManager[object]]
 
@@ -558,6 +570,107 @@ WHOLE_CLUSTER: dict[str, Safeguard] = {
 """Likewise, in the scenario of a whole cluster."""
 
 
+# --- of checkpoints -------------------------------------------------------------------------------
+
+
+class _AcknowledgesFirst(StateOutput):
+    """Says that it is durable, and makes it so some time later."""
+
+    def finish(self) -> StateLocation:
+        file = self._file
+        if file is None:
+            return super().finish()
+        self._file = None
+
+        def close() -> None:
+            with suppress(OSError):
+                file.close()
+
+        asyncio.get_running_loop().call_later(0.05, close)
+        return FileState(self._path, self._size)
+
+
+def _completed_first(store: Any) -> Any:
+    def store_later(self: StoredCheckpoints, action: Any) -> None:
+        self._told(CheckpointIsStored(action, metadata_path(action.directory)))
+        told, self._told = self._told, _nothing
+        store(self, action)
+        self._told = told
+
+    return store_later
+
+
+class _CountInMemory(DurableCheckpointIDCounter):
+    """It is gone with its JobMaster."""
+
+    def _next(self) -> int:
+        return getattr(self, "_next_id", 1)
+
+    def _write(self, next_id: int) -> None:
+        self._next_id = next_id
+
+
+def _cut_later(_: Any) -> Any:
+    def trigger(self: SplitClient, checkpoint_id: int, then: Callable[[], None]) -> None:
+        then()
+
+    return trigger
+
+
+def _unregistered_at_once(_: Any) -> Any:
+    def unregister(self: SharedStateRegistry, checkpoint_id: int, pending: Any) -> Any:
+        files = self._used.pop(checkpoint_id, {})
+        for path in files:
+            self._users.pop(path, None)
+        for users in self._used.values():
+            for path in files:
+                users.pop(path, None)
+        return list(files.values())
+
+    return unregister
+
+
+def _tracks(gate: Any, task: Any, channels: int, recorder: Any) -> BarrierTracker:
+    return BarrierTracker(gate, task, channels)
+
+
+CHECKPOINTS: dict[str, Safeguard] = {
+    "alignment": Safeguard(
+        "a task takes its snapshot before it reads on in a channel that has brought the barrier",
+        _replace(stream_task, "ExactlyOnceHandler", _tracks),
+    ),
+    "durable before acknowledged": Safeguard(
+        "a task acknowledges a checkpoint when its state is durable",
+        _replace(state_files, "StateOutput", _AcknowledgesFirst),
+    ),
+    "completed before committed": Safeguard(
+        "tasks commit when the checkpoint's metadata and pointer are durable",
+        _around(StoredCheckpoints, "store", _completed_first),
+    ),
+    "count of ids kept": Safeguard(
+        "the ids of a job's checkpoints go on where its last JobMaster was",
+        _replace(non_ha, "DurableCheckpointIDCounter", _CountInMemory),
+    ),
+    "source cut before the barrier": Safeguard(
+        "what is assigned after a source's cut is held back until its reader's snapshot",
+        _around(SplitClient, "trigger", _cut_later),
+    ),
+    "shared files counted": Safeguard(
+        "a file is deleted when no checkpoint refers to it that is retained or may be completed",
+        _around(SharedStateRegistry, "unregister", _unregistered_at_once),
+    ),
+    "checkpoints kept until the end is stored": Safeguard(
+        "the checkpoints of a job that has ended are deleted when the Dispatcher has stored that",
+        _skip(StoredCheckpoints, "hold"),
+    ),
+    "pointers of dead JobMasters": Safeguard(
+        "the Dispatcher forgets the checkpoints of a job that has ended",
+        _skip(EmbeddedHaServices, "forget_checkpoints"),
+    ),
+}
+"""Likewise, in the scenario of a streaming job."""
+
+
 @dataclass(frozen=True)
 class Scenario:
     """Where safeguards are missed."""
@@ -576,6 +689,11 @@ CLUSTER = Scenario(
     WHOLE_CLUSTER,
     lambda seed: Simulation(seed, faults=whole_cluster.BRIEF_FAULTS, nodes=2),
     lambda simulation: whole_cluster.WholeCluster(simulation, whole_cluster.BRIEF).run(jobs=2),
+)
+STREAMING = Scenario(
+    CHECKPOINTS,
+    lambda seed: Simulation(seed, faults=streaming_job.FAULTS, nodes=2),
+    lambda simulation: streaming_job.StreamingJob(simulation).run(),
 )
 
 

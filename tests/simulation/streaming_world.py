@@ -6,6 +6,7 @@ What is durable is what the disk would have if its power went now.
   id; completed checkpoints have rising ids.
 - A completed checkpoint has the state that each task has acknowledged, or the task had finished.
   Its files are durable, and what they were when they were acknowledged, as long as it is retained.
+  The latest one is retained until it is durable how the job has ended.
 - Nothing is committed that no durable checkpoint covers.
 """
 
@@ -115,6 +116,7 @@ class StreamingWorld(CallObserver):
                     del self._retained[path]
                 else:
                     self._check_files(metadata)
+            self._check_latest()
 
     def _is_pointer(self, path: str) -> bool:
         return path.startswith(self._pointers) and path.endswith(".checkpoint")
@@ -122,6 +124,13 @@ class StreamingWorld(CallObserver):
     def _has_ended(self) -> bool:
         disk = self._disk
         return disk.holds(f"{self._result}.dirty") or disk.holds(f"{self._result}.clean")
+
+    def _check_latest(self) -> None:
+        """What the job would go on from is there until its end is."""
+        latest = max(self.completed, default=0)
+        retained = {metadata.checkpoint_id for metadata in self._retained.values()}
+        if latest and latest not in retained and not self._has_ended():
+            self._violated(f"checkpoint {latest} is gone, and the job may go on from it")
 
     def _check_count(self) -> None:
         data = self._disk.durable(f"{self._pointers}count")

@@ -1,0 +1,31 @@
+"""What the simulated streaming job notices when a safeguard of its checkpoints is missing."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.safeguards import STREAMING, seeds_until_noticed
+
+SEEDS = 12
+NOTICED_SOON = {
+    "alignment": 30,
+    "durable before acknowledged": 0,
+    "completed before committed": 0,
+    "count of ids kept": 0,
+    "source cut before the barrier": 4,
+    "shared files counted": 0,
+    "checkpoints kept until the end is stored": 0,
+}
+"""Safeguard -> the first of so many seeds, of which one notices that it is missing."""
+
+
+@pytest.mark.parametrize("name", NOTICED_SOON)
+def test_a_missing_safeguard_of_checkpoints_is_noticed(name: str) -> None:
+    assert seeds_until_noticed(STREAMING, name, NOTICED_SOON[name], SEEDS) is not None
+
+
+@pytest.mark.parametrize("name", STREAMING.safeguards)
+def test_what_is_switched_off_is_there(name: str) -> None:
+    """A piece that was renamed or moved raises AttributeError."""
+    with STREAMING.safeguards[name].switched_off() as replacement:
+        assert replacement is not None
