@@ -219,7 +219,7 @@ class SimulatedDisk(FileSystem):
             file.durable = file.data
 
     def _survive(
-        self, changes: list[tuple[str, _File | None, int]]
+        self, changes: Sequence[tuple[str, _File | None, int]]
     ) -> Iterable[tuple[str, _File | None]]:
         random = self._random
         if self.reorders and random.random() < self.reorders:
@@ -227,7 +227,7 @@ class SimulatedDisk(FileSystem):
             return [(path, file) for path, file, number in changes if number in kept]
         return [(path, file) for path, file, _ in changes[: random.randint(0, len(changes))]]
 
-    def listed_late(self, directory: str) -> list[str]:
+    def listed_late(self, directory: str) -> Sequence[str]:
         """As :meth:`list`, from a storage whose listings are late."""
         names = dict.fromkeys(self.list(directory))
         process = self._process()
@@ -242,7 +242,7 @@ class SimulatedDisk(FileSystem):
                         names.pop(name, None)
                     else:
                         names[name] = None
-        return list(names)
+        return tuple(names)
 
     def discard(self, path: str) -> None:
         """Somebody has deleted that file, and it is gone for good."""
