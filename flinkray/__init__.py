@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from flinkray.client.job_builder import spark_job
     from flinkray.client.job_handle import JobHandle
     from flinkray.client.job_result import JobExecutionResult
+    from flinkray.client.queryable_state import QueryableStateClient
     from flinkray.core.config import Configuration
     from flinkray.core.errors import FlinkRayError
     from flinkray.datastream.batch_job import BatchJob
@@ -39,6 +40,7 @@ __all__ = [
     "JobHandle",
     "JobStatus",
     "NoRestart",
+    "QueryableStateClient",
     "__version__",
     "connect",
     "spark_job",
@@ -58,6 +60,7 @@ _MODULES = {
     "JobHandle": "flinkray.client.job_handle",
     "JobStatus": "flinkray.scheduler.shared.states",
     "NoRestart": "flinkray.scheduler.graph.job_graph",
+    "QueryableStateClient": "flinkray.client.queryable_state",
     "connect": "flinkray.client.connect",
     "spark_job": "flinkray.client.job_builder",
 }

@@ -40,6 +40,7 @@ from flinkray.core.errors import (
     UnreadableRecordError,
 )
 from flinkray.core.ids import DispatcherId, IntermediateDataSetID, JobID, JobMasterId
+from flinkray.core.kv_states import KvStateLocation
 from flinkray.core.options import (
     JOB_MASTER_FAILOVER_VALIDITY_INTERVAL,
     MAX_JOB_MASTER_FAILOVERS,
@@ -277,6 +278,9 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
 
     async def request_job_details(self, job_id: JobID) -> JobDetails:
         return await self._queries.details(job_id)
+
+    async def request_kv_state_location(self, job_id: JobID, name: str) -> KvStateLocation:
+        return await self._queries.kv_state_location(job_id, name)
 
     async def request_job_result(self, job_id: JobID) -> JobResult:
         if (ended := self._ended.get(job_id)) is not None:

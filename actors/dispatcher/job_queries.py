@@ -13,6 +13,11 @@ from flinkray.actors.dispatcher.managed_job import ManagedJob, overview_of
 from flinkray.actors.gateways import JobMasterGateway
 from flinkray.core.errors import JobNotFoundError, RpcError, UnreadableRecordError
 from flinkray.core.ids import JobID
+from flinkray.core.kv_states import (
+    KvStateJobNotFoundError,
+    KvStateLocation,
+    UnknownKvStateLocationError,
+)
 from flinkray.scheduler.reports.job_info import ExceptionEntry, JobDetails, JobOverview, JobProgress
 from flinkray.scheduler.shared.states import JobStatus
 
@@ -90,6 +95,26 @@ class JobQueries:
         job = self.managed(job_id)
         details = await self._ask(job, lambda job_master: job_master.request_job_details())
         return job.details() if details is None else job.with_failovers(details)
+
+    async def kv_state_location(self, job_id: JobID, name: str) -> KvStateLocation:
+        """Of a job that runs.
+
+        Raises:
+            KvStateJobNotFoundError: there is no such job, or it has ended.
+            UnknownKvStateLocationError: it has no such state at present.
+        """
+        try:
+            job = self.managed(job_id)
+        except JobNotFoundError:
+            raise KvStateJobNotFoundError(job_id) from None
+        if job.outcome is not None:
+            raise KvStateJobNotFoundError(job_id)
+        location = await self._ask(
+            job, lambda job_master: job_master.request_kv_state_location(job_id, name)
+        )
+        if location is None:
+            raise UnknownKvStateLocationError(name)
+        return location
 
     async def _overview_of(self, job: ManagedJob) -> JobOverview:
         overview = await self._ask(job, lambda job_master: job_master.request_job_overview())

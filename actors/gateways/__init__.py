@@ -13,6 +13,7 @@ __all__ = [
     "SlotPoolGateway",
     "TaskExecutorGateway",
     "job_processes",
+    "kv_states",
     "messages",
     "stream_coordinator",
     "task_errors",

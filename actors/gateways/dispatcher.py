@@ -12,6 +12,7 @@ from flinkray.core.ids import (
     JobID,
     JobMasterId,
 )
+from flinkray.core.kv_states import KvStateLocation
 from flinkray.rpc.gateway import (
     FencedRpcGateway,
     ask_timeout,
@@ -103,6 +104,15 @@ class DispatcherGateway(FencedRpcGateway):
     @runs_to_completion
     async def shut_down_cluster(self) -> None:
         """Cancel all jobs and end every process and placement group of the cluster."""
+
+    @abstractmethod
+    async def request_kv_state_location(self, job_id: JobID, name: str) -> KvStateLocation:
+        """Where a queryable state of a job is, as its JobMaster knows it.
+
+        Raises:
+            KvStateJobNotFoundError: the job is not known, or has ended.
+            UnknownKvStateLocationError: nobody holds a state of that name at present.
+        """
 
     # from the ResourceManager
 

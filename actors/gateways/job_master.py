@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
+from flinkray.actors.gateways.kv_states import KvStateLocationOracle, KvStateRegistryGateway
 from flinkray.actors.gateways.messages import (
     TaskExecutorHeartbeat,
     TaskExecutorToJobMasterRegistrationSuccess,
@@ -39,7 +40,7 @@ from flinkray.scheduler.slots.slot_requests import SlotEvent
 from flinkray.spark.gateway import CoordinatorListenerGateway
 
 
-class JobMasterGateway(CoordinatorListenerGateway):
+class JobMasterGateway(CoordinatorListenerGateway, KvStateRegistryGateway, KvStateLocationOracle):
     """Runs one job; fenced by JobMasterId."""
 
     # from TaskExecutors

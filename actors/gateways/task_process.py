@@ -14,6 +14,7 @@ from flinkray.core.ids import (
     JobMasterId,
     ResultPartitionID,
 )
+from flinkray.core.kv_states import KvStateRegistration
 from flinkray.core.message import message
 from flinkray.rpc.gateway import RpcGateway, ask_timeout, oneway, runs_to_completion
 from flinkray.scheduler.checkpoints.messages import CheckpointOrder
@@ -237,6 +238,18 @@ class TaskProcessListenerGateway(RpcGateway):
     async def request_next_input_split(
         self, attempt_id: ExecutionAttemptID, number: int
     ) -> InputSplit | None: ...
+
+    @abstractmethod
+    @runs_to_completion
+    async def notify_kv_states_registered(
+        self, job_id: JobID, registrations: tuple[KvStateRegistration, ...]
+    ) -> None: ...
+
+    @abstractmethod
+    @runs_to_completion
+    async def notify_kv_states_unregistered(
+        self, job_id: JobID, registrations: tuple[KvStateRegistration, ...]
+    ) -> None: ...
 
     @abstractmethod
     @ask_timeout(60.0)

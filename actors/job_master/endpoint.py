@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from flinkray.actors.coordinators.processes import CoordinatorProcesses
 from flinkray.actors.coordinators.runner import CoordinatorListener, CoordinatorRunner
@@ -41,7 +41,7 @@ from flinkray.actors.shared.settings import (
     with_checkpoint_options,
 )
 from flinkray.core.clock import Clock
-from flinkray.core.errors import RpcError
+from flinkray.core.errors import FlinkRayError, RpcError
 from flinkray.core.ids import (
     AllocationID,
     DispatcherId,
@@ -53,6 +53,11 @@ from flinkray.core.ids import (
     ResourceManagerId,
     ResultPartitionID,
     random_bytes,
+)
+from flinkray.core.kv_states import (
+    KvStateJobNotFoundError,
+    KvStateLocation,
+    KvStateRegistration,
 )
 from flinkray.rpc import (
     FencedRpcEndpoint,
@@ -398,6 +403,29 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         self._deployer.task_executor_lost(resource_id)
         self._slots.task_executor_lost(resource_id, reason)
 
+    # --- queryable state --------------------------------------------------------------------------
+
+    async def notify_kv_states_registered(
+        self, job_id: JobID, registrations: tuple[KvStateRegistration, ...]
+    ) -> None:
+        if job_id != self._job_id:
+            raise KvStateJobNotFoundError(job_id)
+        refusals = [self._scheduler.kv_states.refusal(it) for it in registrations]
+        self._apply(self._scheduler.kv_states_registered(registrations, self._now))
+        _raise_first(refusals)
+
+    async def notify_kv_states_unregistered(
+        self, job_id: JobID, registrations: tuple[KvStateRegistration, ...]
+    ) -> None:
+        if job_id != self._job_id:
+            raise KvStateJobNotFoundError(job_id)
+        refusals = [self._scheduler.kv_states.refusal_to_unregister(it) for it in registrations]
+        self._apply(self._scheduler.kv_states_unregistered(registrations, self._now))
+        _raise_first(refusals)
+
+    async def request_kv_state_location(self, job_id: JobID, name: str) -> KvStateLocation:
+        return self._scheduler.kv_states.location(job_id, name)
+
     # --- operator coordinators --------------------------------------------------------------------
 
     async def coordinator_told(self, coordinator: CoordinatorID, event: CoordinatorEvent) -> None:
@@ -430,6 +458,12 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     ) -> None:
         self._leaders.refuse_other_dispatchers(dispatcher_id, "resize")
         self.bounds_changed(bounds)
+
+
+def _raise_first(refusals: Iterable[FlinkRayError | ValueError | None]) -> None:
+    for refusal in refusals:
+        if refusal is not None:
+            raise refusal
 
 
 class _CoordinatorEvents(CoordinatorListener):

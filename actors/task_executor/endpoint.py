@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from flinkray.actors.gateways import TaskExecutorGateway
+from flinkray.actors.gateways import JobMasterGateway, TaskExecutorGateway
 from flinkray.actors.gateways.messages import (
     AllocatedSlotReport,
     RefusedTask,
@@ -48,6 +48,7 @@ from flinkray.core.ids import (
     SlotID,
 )
 from flinkray.core.job_options import TASK_CANCELLATION_TIMEOUT
+from flinkray.core.kv_states import KvStateRegistration
 from flinkray.rpc import (
     RpcEndpoint,
     RpcService,
@@ -472,10 +473,24 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     async def request_partition_state(
         self, job_id: JobID, partition: ResultPartitionID
     ) -> ExecutionState:
+        return await self._master_of_job(job_id).request_partition_state(partition)
+
+    def _master_of_job(self, job_id: JobID) -> JobMasterGateway:
+        """Raises TaskError: there is none here at present."""
         master = self._job_leaders.job_master(job_id)
         if master is None:
             raise TaskError(f"job {job_id} has no JobMaster here at present")
-        return await master.request_partition_state(partition)
+        return master
+
+    async def notify_kv_states_registered(
+        self, job_id: JobID, registrations: tuple[KvStateRegistration, ...]
+    ) -> None:
+        await self._master_of_job(job_id).notify_kv_states_registered(job_id, registrations)
+
+    async def notify_kv_states_unregistered(
+        self, job_id: JobID, registrations: tuple[KvStateRegistration, ...]
+    ) -> None:
+        await self._master_of_job(job_id).notify_kv_states_unregistered(job_id, registrations)
 
     async def request_next_input_split(
         self, attempt_id: ExecutionAttemptID, number: int

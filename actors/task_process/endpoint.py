@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from functools import partial
 
+from flinkray.actors.gateways.kv_states import KvStateAnswer, KvStateServerGateway
 from flinkray.actors.gateways.task_process import (
     TASK_PROCESS_ENDPOINT,
     JobPartition,
@@ -29,6 +30,7 @@ from flinkray.actors.task_process.deployed_task import DeployedTask, TaskResourc
 from flinkray.actors.task_process.function_tasks import FunctionTasks
 from flinkray.actors.task_process.host import mark_process
 from flinkray.actors.task_process.imports_ahead import IMPORT_AHEAD_AFTER, import_ahead
+from flinkray.actors.task_process.kv_state_server import KvStateReporter, KvStateServer
 from flinkray.actors.task_process.partition_reader import PartitionReader
 from flinkray.actors.task_process.partitions import ResultPartitions
 from flinkray.actors.task_process.stream_task_thread import StreamTaskRun
@@ -41,8 +43,9 @@ from flinkray.core import network_options
 from flinkray.core.blobs import BlobKey
 from flinkray.core.config import Configuration
 from flinkray.core.errors import FlinkRayError, FrameTooLargeError, RpcError
-from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMasterId
+from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMasterId, KvStateID
 from flinkray.core.job_options import TASK_CANCELLATION_INTERVAL
+from flinkray.core.options import QUERYABLE_STATE_SWITCH_INTERVAL
 from flinkray.rpc import RpcEndpoint, RpcService
 from flinkray.scheduler.checkpoints.messages import (
     CheckpointOrder,
@@ -51,6 +54,7 @@ from flinkray.scheduler.checkpoints.messages import (
 from flinkray.scheduler.graph.job_graph import STREAM
 from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
 from flinkray.scheduler.shared.tasks import TaskDeployments, TaskExecutionState
+from flinkray.state.kv_state_registry import KvStateRegistry
 from flinkray.streaming.network import DataAddress
 
 log = logging.getLogger(__name__)
@@ -80,7 +84,7 @@ async def create_task_process(
     )
 
 
-class TaskProcess(RpcEndpoint, TaskProcessGateway):
+class TaskProcess(RpcEndpoint, TaskProcessGateway, KvStateServerGateway):
     """Dies with the process of its TaskExecutor, which has started it, or with its job."""
 
     def __init__(
@@ -116,6 +120,14 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
             rpc_service, cluster_id, has_working_directory=rpc_service.has_own_process
         )
         self._runtime: TaskRuntime = runtime or ThreadedRuntime(rpc_service)
+        self._kv_states = KvStateRegistry()
+        self._kv_state_server = KvStateServer(self._kv_states)
+        self._kv_state_reporter = KvStateReporter(
+            self,
+            self._kv_states,
+            task_executor,
+            configuration.get(QUERYABLE_STATE_SWITCH_INTERVAL),
+        )
         self._streams = StreamTasks(
             self,
             self._runtime,
@@ -125,6 +137,7 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
             self._files.cached,
             task_files,
             lambda answer: self._reports.add((answer,)),
+            self._kv_states,
         )
         self._tasks: dict[ExecutionAttemptID, Task] = {}
         self._reports: BatchedSender[TaskReport] = BatchedSender(
@@ -181,6 +194,7 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
     ) -> None:
         self._parts.add(deployments)
         job = self._parts.job(deployments)
+        self._kv_states.register_listener(job.job_id, self._kv_state_reporter)
         for task in deployments.tasks:
             vertex = self._parts.vertex(deployments.graph_id, task)
             inputs = self._parts.inputs(deployments.graph_id, task)
@@ -270,6 +284,7 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
         self._parts.forget(job_id)
         self._reader.forget_job(job_id)
         self._files.forget(job_id)
+        self._kv_states.unregister_listener(job_id)
 
     async def data_address(self) -> DataAddress:
         return self._streams.data_address()
@@ -278,6 +293,11 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway):
         self, partition: JobPartition, subpartition: int, position: int, max_bytes: int
     ) -> PartitionData:
         return await self._partitions.read(partition, subpartition, position, max_bytes)
+
+    async def query_kv_state(
+        self, kv_state_id: KvStateID, keys_and_namespace: bytes
+    ) -> KvStateAnswer:
+        return self._kv_state_server.query(kv_state_id, keys_and_namespace)
 
 
 async def _load_nothing() -> LoadedCode:

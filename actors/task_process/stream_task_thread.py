@@ -26,6 +26,7 @@ from flinkray.actors.task_process.split_client import SplitClient
 from flinkray.core.errors import RpcError
 from flinkray.core.ids import JobID
 from flinkray.scheduler.shared.tasks import RestoredTask
+from flinkray.state.kv_state_registry import TaskKvStateRegistry
 from flinkray.streaming.channels import InputGate, RecordWriter
 from flinkray.streaming.errors import operator_error
 from flinkray.streaming.functions.metrics import Counter, Gauge, Meter, MetricGroup
@@ -117,6 +118,8 @@ class StreamTaskContext:
     job_id: JobID
     commit_log: Callable[[str], CommitLog]
     """Of a sink's committer, by its operator id, where it commits at the end of a batch job."""
+    kv_states: TaskKvStateRegistry
+    """Where it registers what can be queried."""
     metrics: MetricGroup = field(default_factory=MetricGroup)
 
 
@@ -152,6 +155,7 @@ class StreamTaskRun:
             metrics=context.metrics,
             alignment=None if context.alignment is None else context.alignment.alignment,
             job_id=context.job_id.hex(),
+            kv_states=context.kv_states,
         )
         head = builder.build()
         inputs, channel_inputs = self._inputs(plan, head)
@@ -280,6 +284,7 @@ class StreamTaskRun:
                 with self._reading_files(loop):
                     loop.run()
             finally:
+                context.kv_states.unregister_all()
                 task.close()
         except (*_LOST_INPUTS, StateNotReadError):
             raise  # no fault of an operator

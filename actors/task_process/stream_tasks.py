@@ -50,6 +50,7 @@ from flinkray.scheduler.graph.job_graph import ResultMedium
 from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import TaskExecutionState
+from flinkray.state.kv_state_registry import KvStateRegistry
 from flinkray.streaming.functions.metrics import MetricGroup
 from flinkray.streaming.network import (
     ChannelSource,
@@ -80,13 +81,15 @@ class StreamTasks:
         cached_files: Callable[[JobID], Mapping[str, str]],
         files: TaskFiles,
         report: Callable[[CheckpointAnswer], None],
+        kv_states: KvStateRegistry,
     ) -> None:
         """*read*: partitions that are read by calls; collected results are among them.
         *cached_files*: of a job, by name.  *report*: to the JobMaster, in order with the states of
-        tasks."""
+        tasks.  *kv_states*: where tasks register what can be queried."""
         self.files = files
         self.report = report
         self.runtime = runtime
+        self.kv_states = kv_states
         self.inline_threshold = configuration.get(CHECKPOINTING_INLINE_THRESHOLD)
         self._running: dict[ExecutionAttemptID, StreamTaskResources] = {}
         self._endpoint = endpoint
@@ -380,6 +383,9 @@ class StreamTaskResources:
             self.checkpoint_orders,
             deployed.job.job_id,
             lambda operator_id: self._tasks.files.commit_log(deployed.job.job_id, operator_id),
+            self._tasks.kv_states.task_registry(
+                deployed.job.job_id, deployed.attempt_id, self._endpoint.address
+            ),
         )
         self._metrics = context.metrics
         self._tasks.metrics.begun(*self._metrics_key(), context.metrics)

@@ -15,8 +15,16 @@ if TYPE_CHECKING:
     from flinkray.client.job_builder import spark_job
     from flinkray.client.job_handle import JobHandle
     from flinkray.client.job_result import JobExecutionResult
+    from flinkray.client.queryable_state import QueryableStateClient
 
-__all__ = ["ClusterClient", "JobExecutionResult", "JobHandle", "connect", "spark_job"]
+__all__ = [
+    "ClusterClient",
+    "JobExecutionResult",
+    "JobHandle",
+    "QueryableStateClient",
+    "connect",
+    "spark_job",
+]
 
 
 def __getattr__(name: str) -> object:

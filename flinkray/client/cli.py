@@ -1,4 +1,4 @@
-"""The command line: ``flinkray run|list|info|cancel``, ``flinkray cluster up|down|status``,
+"""The command line: ``flinkray run|list|info|cancel|query``, ``flinkray cluster up|down|status``,
 ``flinkray data-sets list|release`` and ``flinkray checkpoint list|show``.
 
 Exit codes: 0 success; 1 the job failed, or an error that is none of the following; 2 bad input
@@ -32,6 +32,7 @@ from flinkray.client.cli_options import (
     pairs,
     running,
 )
+from flinkray.client.cli_query import query
 from flinkray.client.pipeline_loader import PipelineNotFoundError, load_pipeline
 from flinkray.core.config import Configuration
 from flinkray.core.errors import (
@@ -312,6 +313,7 @@ def status(as_json: bool, address: str | None, cluster_id: str) -> None:
 
 cli.add_command(data_sets)
 cli.add_command(checkpoint)
+cli.add_command(query)
 
 
 def main() -> None:

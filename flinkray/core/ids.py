@@ -148,6 +148,12 @@ class AllocationID(AbstractID):
     __slots__ = ()
 
 
+class KvStateID(AbstractID):
+    """A queryable state of one attempt of one subtask."""
+
+    __slots__ = ()
+
+
 class InstanceID(AbstractID):
     """One registration of a TaskExecutor at the ResourceManager."""
 

@@ -364,6 +364,15 @@ JOB_STORE_MAX_CAPACITY = ConfigOption(
     "The most ended jobs that are remembered. Those that ended last are kept.",
 )
 
+QUERYABLE_STATE_SWITCH_INTERVAL = ConfigOption(
+    "queryable-state.switch-interval",
+    duration(at_most=0.005),
+    0.001,
+    "How long Python code of a task goes on while a query waits for it, in task processes with "
+    "queryable state. Shorter: queries are answered sooner, and cost their job more. In other "
+    "processes it is Python's own 5 ms.",
+)
+
 JAVA_HOME = ConfigOption(
     "env.java.home",
     optional_text("the path of a Java 17 installation"),

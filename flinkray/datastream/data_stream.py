@@ -13,7 +13,8 @@ from flinkray.datastream.data_stream_sink import DataStreamSink
 from flinkray.datastream.environment_settings import EnvironmentSettings
 from flinkray.datastream.field_aggregates import FieldReduce, PickBy, Position
 from flinkray.datastream.operator_settings import StreamSettings
-from flinkray.state.descriptors import MapStateDescriptor
+from flinkray.datastream.queryable_state_stream import QueryableStateStream
+from flinkray.state.descriptors import MapStateDescriptor, StateDescriptor, ValueStateDescriptor
 from flinkray.streaming.columnar.keyed_aggregate import (
     BatchKeyedAggregateOperator,
     KeyedAggregateOperator,
@@ -71,6 +72,7 @@ from flinkray.streaming.operators.keyed import (
 )
 from flinkray.streaming.operators.operator import StreamOperator
 from flinkray.streaming.operators.process import KeyedProcessOperator, ProcessOperator
+from flinkray.streaming.operators.queryable import QueryableStateOperator
 from flinkray.streaming.operators.timestamps import TimestampsAndWatermarksOperator
 from flinkray.streaming.operators.two_inputs import (
     CoFlatMapOperator,
@@ -676,6 +678,36 @@ class KeyedStream(DataStream):
     def union(self, *streams: DataStream) -> DataStream:
         """The records of this and other streams, without keys."""
         return self._values().union(*streams)
+
+    def as_queryable_state(
+        self, queryable_state_name: str, state_descriptor: StateDescriptor | None = None
+    ) -> QueryableStateStream:
+        """Keep the stream in a state that clients query (docs/queryable-state.md): the last record
+        of each key, or what a reducing or aggregating state makes of all of them.
+
+        Args:
+            state_descriptor: of value, reducing or aggregating state; None: value state of the
+                stream's type.
+        """
+        descriptor = state_descriptor or ValueStateDescriptor(
+            f"Queryable state {queryable_state_name}", self._stream.type_info
+        )
+        if descriptor.kind not in ("value", "reducing", "aggregating"):
+            raise StreamError(
+                f"a stream is no {descriptor.kind} state, which would grow for ever: give "
+                "as_queryable_state a descriptor of value, reducing or aggregating state"
+            )
+        descriptor.set_queryable(queryable_state_name)
+        operator = QueryableStateOperator(descriptor, self._keys)
+        transformation = OperatorTransformation(
+            f"Queryable state: {queryable_state_name}",
+            operator=operator,
+            inputs=[self._stream],
+            kind="Data Sink",
+            keyed=True,
+        )
+        self._env.add(transformation)
+        return QueryableStateStream(queryable_state_name, descriptor, transformation)
 
     def end_with(self, name: str, operator: StreamOperator) -> DataStreamSink:
         """As on any stream; records of one key go to one subtask."""

@@ -44,6 +44,9 @@ from flinkray.state.ttl_handles import (
 Schedule = Callable[[int, Callable[[int], None]], Any]
 """Has something called, by the task's thread, when processing time has reached a moment."""
 
+Publish = Callable[[StateDescriptor, StateTable], None]
+"""Is told, by the task's thread, of a queryable state when it is asked for first."""
+
 ARRAYS = "arrays"
 """The name of the table of array states."""
 
@@ -75,6 +78,10 @@ class KeyedStateBackend(ABC):
         self.max_parallelism = max_parallelism
         self.key_groups = key_groups or KeyGroupRange(0, max_parallelism - 1)
         self.hash_of = hash_of
+        self.publish: Publish | None = None
+        """None: nobody queries."""
+        self._published: dict[str, str] = {}
+        """By the name for queries, the state's own."""
         self.now: Callable[[], int] = now or _beginning
         self._has_clock = now is not None
         self._schedule = schedule
@@ -192,7 +199,28 @@ class KeyedStateBackend(ABC):
         if handle is None:
             handle = self._make_handle(descriptor, table, where)
             self._handles[descriptor.name, id(where)] = handle
+            if self.publish is not None:
+                self._publish(descriptor, table, self.publish)
         return handle
+
+    def _publish(self, descriptor: StateDescriptor, table: StateTable, publish: Publish) -> None:
+        """Once for each state.
+
+        Raises:
+            StateError: its name for queries is that of another state.
+        """
+        wanted = descriptor.get_queryable_state_name()
+        if wanted is None:
+            return
+        known = self._published.get(wanted)
+        if known is None:
+            self._published[wanted] = descriptor.name
+            publish(descriptor, table)
+        elif known != descriptor.name:
+            raise StateError(
+                f"states {known!r} and {descriptor.name!r} are both queryable as {wanted!r}: give "
+                "one of the two another name in set_queryable"
+            )
 
     def _make_handle(
         self, descriptor: StateDescriptor, table: StateTable, context: KeyContext

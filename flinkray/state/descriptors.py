@@ -29,6 +29,7 @@ class StateDescriptor:
         self.name = sys.intern(name)
         self.type_info = type_info
         self._ttl_config: StateTtlConfig | None = None
+        self._queryable_name: str | None = None
 
     def get_name(self) -> str:
         return self.name
@@ -41,6 +42,31 @@ class StateDescriptor:
     def ttl_config(self) -> StateTtlConfig | None:
         config = self._ttl_config
         return config if config is not None and config.is_enabled() else None
+
+    def set_queryable(self, queryable_state_name: str) -> None:
+        """Let keyed state be queried from outside, under a name that no other state of the job has
+        (see docs/queryable-state.md).
+
+        Raises:
+            StateError: it has such a name already, or this is none.
+        """
+        if not isinstance(queryable_state_name, str) or not queryable_state_name:
+            raise StateError(
+                f"state {self.name!r} is queried under a name, got {queryable_state_name!r}"
+            )
+        if self._queryable_name is not None:
+            raise StateError(
+                f"state {self.name!r} is queryable as {self._queryable_name!r} already"
+            )
+        self._queryable_name = queryable_state_name
+
+    def is_queryable(self) -> bool:
+        """Whether it has a name to be queried under."""
+        return self._queryable_name is not None
+
+    def get_queryable_state_name(self) -> str | None:
+        """That name."""
+        return self._queryable_name
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"

@@ -145,6 +145,25 @@ class Expiry:
                 yield
 
 
+def visible(contents: Any, kind: str, config: StateTtlConfig, now: int) -> Any:
+    """What a reader sees who changes nothing: contents without times, and MISSING where nothing is
+    left.
+
+    Args:
+        kind: of the state's descriptor.
+        now: processing time in milliseconds.
+    """
+    show_expired = config.state_visibility is StateVisibility.ReturnExpiredIfNotCleanedUp
+    limit = -1 if show_expired else now - config.ttl
+    if kind == "list":
+        return [value for value, renewed in contents if renewed > limit] or MISSING
+    if kind == "map":
+        found = {key: value for key, (value, renewed) in contents.items() if renewed > limit}
+        return found or MISSING
+    value, renewed = contents
+    return value if renewed > limit else MISSING
+
+
 def without_expired(
     table: StateTable, places: Sequence[Any], contents: Sequence[Any], limit: int
 ) -> tuple[list[Any], list[Any]]:

@@ -18,7 +18,7 @@ from flinkray.core.values import IMMUTABLE, own, own_all
 from flinkray.state.descriptors import StateDescriptor
 from flinkray.state.handles import TableValueState
 from flinkray.state.key_context import KeyContext
-from flinkray.state.table import MISSING, ListTable, MapTable, StateTable, ValueTable
+from flinkray.state.table import MISSING, ListTable, MapTable, PointReader, StateTable, ValueTable
 from flinkray.state.timer_queue import TimerQueue
 
 _FEW = 1000
@@ -209,6 +209,10 @@ class HeapTable(_Tracked, StateTable):
     ) -> None:
         _Tracked.__init__(self, entries)
         StateTable.__init__(self, descriptor, namespaced)
+        self._is_shared = False
+        """Whether other threads read it: what can be changed is then copied before it is changed in
+        place, each time.  A mark that readers set would come too late for a change that has begun,
+        and nobody may wait for a function of the user's."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -224,6 +228,15 @@ class HeapTable(_Tracked, StateTable):
 
     def clear(self) -> None:
         self._clear()
+
+    def point_reader(self) -> PointReader:
+        self._is_shared = True
+        return self._read
+
+    def _read(self, places: Sequence[Any]) -> list[Any]:
+        """A look into a dictionary is one step for other threads, and so is copying what is found:
+        what is in it is not changed any more."""
+        return list(map(self._entries.get, places, repeat(MISSING)))
 
 
 class HeapValueTable(HeapTable, ValueTable):
@@ -253,6 +266,10 @@ class HeapValueTable(HeapTable, ValueTable):
         for name in ("get_to_change", "put", "put_all"):
             self.__dict__.pop(name, None)
 
+    def point_reader(self) -> PointReader:
+        self.__dict__.pop("get_to_change", None)
+        return super().point_reader()
+
     def get(self, place: Any, default: Any = None) -> Any:
         return self._entries.get(place, default)
 
@@ -260,8 +277,12 @@ class HeapValueTable(HeapTable, ValueTable):
         value = self._entries.get(place, MISSING)
         if value is MISSING:
             return default
+        if type(value) in IMMUTABLE:
+            return value
+        if self._is_shared:  # what is kept is not what is changed, for captures neither
+            return own(value)
         assert self._changed is not None
-        if type(value) not in IMMUTABLE and place not in self._changed:
+        if place not in self._changed:
             self._first_change(place)
             if self._is_captured():
                 value = self._entries[place] = own(value)
@@ -271,7 +292,7 @@ class HeapValueTable(HeapTable, ValueTable):
         value = self._remove(place)
         if value is MISSING:
             return default
-        return own(value) if self._is_captured() else value
+        return own(value) if self._is_shared or self._is_captured() else value
 
     def put(self, place: Any, value: Any) -> None:
         assert self._changed is not None
@@ -346,8 +367,11 @@ class HeapListTable(HeapTable, ListTable):
         values = self._remove(place)
         if values is MISSING:
             return ()
-        taken: Sequence[Any] = own_all(values) if self._is_captured() else values
-        return taken
+        if self._is_shared:
+            values = values.copy()
+        elif not self._is_captured():
+            return values  # type: ignore[no-any-return]
+        return own_all(values)
 
     def append(self, place: Any, value: Any) -> bool:
         if self._changed is not None and place not in self._changed:
@@ -385,12 +409,20 @@ class HeapListTable(HeapTable, ListTable):
         if contents is not MISSING:
             self._entries[place] = contents.copy()
 
+    def _read(self, places: Sequence[Any]) -> list[Any]:
+        found = super()._read(places)
+        return [it if it is MISSING else it.copy() for it in found]
+
 
 _EMPTY: dict[Any, Any] = {}
 
 
 class HeapMapTable(HeapTable, MapTable):
     """See the module."""
+
+    _has_slow_keys = False
+    """Whether there may be keys of entries whose equality is code in Python: while it runs, other
+    threads would see that some of many entries are put and others are not."""
 
     def get(self, place: Any, key: Any, default: Any = None) -> Any:
         entries = self._entries.get(place)
@@ -400,7 +432,11 @@ class HeapMapTable(HeapTable, MapTable):
         value = self._entries.get(place, _EMPTY).get(key, MISSING)
         if value is MISSING:
             return default
-        if type(value) not in IMMUTABLE and self._changed is not None:
+        if type(value) in IMMUTABLE:
+            return value
+        if self._is_shared:
+            return own(value)
+        if self._changed is not None:
             if place not in self._changed:
                 self._first_change(place)
             if self._is_captured():
@@ -418,6 +454,8 @@ class HeapMapTable(HeapTable, MapTable):
     def put(self, place: Any, key: Any, value: Any) -> None:
         if self._changed is not None and place not in self._changed:
             self._first_change(place)
+        if self._is_shared:
+            self._note_keys((key,))
         entries = self._entries.get(place)
         if entries is None:
             self._entries[place] = {key: value}
@@ -429,7 +467,28 @@ class HeapMapTable(HeapTable, MapTable):
             return
         if self._changed is not None and place not in self._changed:
             self._first_change(place)
-        self._entries.setdefault(place, {}).update(entries)
+        if self._is_shared:
+            self._note_keys(entries)
+        held = self._entries.get(place)
+        if held is None:
+            self._entries[place] = dict(entries)
+            return
+        if self._has_slow_keys:
+            self._entries[place] = {**held, **entries}
+            return
+        held.update(entries)
+
+    def point_reader(self) -> PointReader:
+        self._note_keys(chain.from_iterable(self._entries.values()))
+        return super().point_reader()
+
+    def _note_keys(self, keys: Iterable[Any]) -> None:
+        if not self._has_slow_keys:
+            self._has_slow_keys = not IMMUTABLE.issuperset(map(type, keys))
+
+    def _read(self, places: Sequence[Any]) -> list[Any]:
+        found = super()._read(places)
+        return [it if it is MISSING else it.copy() for it in found]
 
     def remove_entry(self, place: Any, key: Any) -> None:
         entries = self._entries.get(place)

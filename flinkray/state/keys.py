@@ -219,6 +219,13 @@ KEY_KINDS = {
 }
 """By the name of the type in ``Types``."""
 
+_NAMES_BY_HASH = {kind.hash_of: name for name, kind in KEY_KINDS.items()}
+
+
+def key_type_of(hash_of: KeyHash) -> str | None:
+    """The name of the widest type whose keys have that hash; None: any key has it."""
+    return _NAMES_BY_HASH.get(hash_of)
+
 
 # --- key groups -----------------------------------------------------------------------------------
 

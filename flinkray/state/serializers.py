@@ -68,7 +68,8 @@ class StateSerializer:
 
     def __init__(self, descriptor: StateDescriptor) -> None:
         self._name = descriptor.name
-        self._declared: str | None = _declaration(descriptor)
+        expires = descriptor.ttl_config is not None
+        self._declared: str | None = _declaration(descriptor, expires)
         self._rows: dict[str | None, RowNames] = {}
         """By how the state was declared."""
 
@@ -77,6 +78,13 @@ class StateSerializer:
         """Of a state that nobody declares."""
         serializer = cls(StateDescriptor(name))
         serializer._declared = stored_as.declared
+        return serializer
+
+    @classmethod
+    def without_times(cls, descriptor: StateDescriptor) -> StateSerializer:
+        """Of what readers see of a state, be it with time to live or not."""
+        serializer = cls(descriptor)
+        serializer._declared = _declaration(descriptor, expires=False)
         return serializer
 
     def writer(self) -> StateFrameWriter:
@@ -135,6 +143,22 @@ class StateSerializer:
             raise self._error(str(error)) from error
         return read
 
+    def read_column(self, data: bytes) -> list[Any]:
+        """What :meth:`StateFrameWriter.write_column` was given.
+
+        Raises:
+            StateMigrationError: it cannot be read as this state.
+            UnreadableValuesError: it is something else.
+        """
+        try:
+            [(declared, column)] = unpack(data)
+        except (ValueError, TypeError) as error:
+            raise UnreadableValuesError(f"state {self._name!r}: these are no values") from error
+        try:
+            return self._decoder(declared).decode(column)
+        except StateMigrationError as error:
+            raise self._error(str(error)) from error
+
     def _decoder(self, declared: str | None) -> ValueDecoder:
         return ValueDecoder(self._rows_of(declared))
 
@@ -182,6 +206,10 @@ class StateFrameWriter:
     def write_element(self, *parts: Any) -> bytes:
         """An element of a list, or key and value of an entry."""
         return pack([self._declared, *(self._values.encode([part]) for part in parts)])
+
+    def write_column(self, contents: Sequence[Any]) -> bytes:
+        """What is at some places."""
+        return pack([self._declared, self._values.encode(contents)])
 
     def snapshot(self) -> SerializerSnapshot:
         """Of what was written so far."""
@@ -235,9 +263,8 @@ def read_timers(queue: str, data: bytes | memoryview) -> list[tuple[int, Any, An
 # --- how states are declared --------------------------------------------------------------------
 
 
-def _declaration(descriptor: StateDescriptor) -> str:
-    kind, expires = _described(descriptor.type_info), descriptor.ttl_config is not None
-    return json.dumps({"type": kind, "expires": expires})
+def _declaration(descriptor: StateDescriptor, expires: bool) -> str:
+    return json.dumps({"type": _described(descriptor.type_info), "expires": expires})
 
 
 def expires(stored_as: SerializerSnapshot) -> bool:

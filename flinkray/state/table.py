@@ -12,7 +12,7 @@ kept across a snapshot.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from flinkray.state.descriptors import StateDescriptor
@@ -25,6 +25,10 @@ class _Missing:
 
 MISSING: Any = _Missing()
 """Stands for no value where None could be one."""
+
+
+PointReader = Callable[[Sequence[Any]], list[Any]]
+"""What there is at places: a value, a list, or a dictionary; MISSING where there is nothing."""
 
 
 class StateTable(ABC):
@@ -58,6 +62,16 @@ class StateTable(ABC):
     @abstractmethod
     def clear(self) -> None:
         """Remove everything."""
+
+    @abstractmethod
+    def point_reader(self) -> PointReader:
+        """From now on other threads may read, while the task's thread goes on; the table may become
+        slower by that.  To be called by the task's thread, before the table is used.
+
+        What is read of one place is what was there at one moment, and stays so: nobody changes it
+        any more.  Of several places, moments may differ.  Whoever changes what ``get_to_change``
+        gave must put it back, and readers see it from then on.
+        """
 
 
 class ValueTable(StateTable):

@@ -18,6 +18,7 @@ from flinkray.core.ids import (
     ResourceID,
     ResultPartitionID,
 )
+from flinkray.core.kv_states import KvStateRegistration
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
 from flinkray.scheduler.checkpoints.messages import CheckpointAnswer
 from flinkray.scheduler.checkpoints.statistics import CheckpointsOverview
@@ -53,6 +54,7 @@ from flinkray.scheduler.job.job_scheduler_actions import (
     TimerKey,
     TimerPurpose,
 )
+from flinkray.scheduler.job.kv_state_locations import KvStateLocationRegistry
 from flinkray.scheduler.job.master_formats import MasterFormats
 from flinkray.scheduler.job.operator_coordinators import OperatorCoordinators
 from flinkray.scheduler.job.outbox import Outbox
@@ -154,6 +156,7 @@ class JobScheduler:
             first_generation=first_generation,
         )
         self._results = Results(graph, regions, self._tracker)
+        self._kv_states = KvStateLocationRegistry(graph)
         self._coordinators = OperatorCoordinators(
             coordinators_of_regions(graph, regions, self._job, restarts), self._of_job
         )
@@ -195,6 +198,9 @@ class JobScheduler:
         wire(t.CheckpointTimerOver, checkpoints.told)
         wire(t.SnapshotRequested, checkpoints.told)
         wire(t.SavepointGiven, checkpoints.savepoint_given)
+        # queryable state
+        wire(t.KvStatesRegistered, self._kv_states.registered)
+        wire(t.KvStatesUnregistered, self._kv_states.unregistered)
         # regions
         wire(t.BeginExecution, self._begin)
         wire(t.StartScheduling, execution.start_scheduling)
@@ -213,6 +219,7 @@ class JobScheduler:
         wire(
             t.AttemptsOver,
             checkpoints.attempts_over,
+            self._kv_states.attempts_over,
             region_slots.attempts_over,
             execution.attempts_over,
         )
@@ -442,6 +449,29 @@ class JobScheduler:
         """A CancelTasks could not be carried out: its attempts count as canceled (EX-04)."""
         failed = t.CancellationsFailed(tuple(attempts), cause)
         return self._work_on("cancellations_failed", now, failed)
+
+    # --- queryable state --------------------------------------------------------------------------
+
+    def kv_states_registered(
+        self, registrations: Sequence[KvStateRegistration], now: float
+    ) -> list[JobSchedulerAction]:
+        """Attempts hold states that can be queried (QS-01); those that are refused
+        (see :attr:`kv_states`) change nothing, but a name of another operator fails the job
+        (QS-02)."""
+        registered = t.KvStatesRegistered(tuple(registrations))
+        return self._work_on("kv_states_registered", now, registered)
+
+    def kv_states_unregistered(
+        self, registrations: Sequence[KvStateRegistration], now: float
+    ) -> list[JobSchedulerAction]:
+        """They do not hold them any more."""
+        unregistered = t.KvStatesUnregistered(tuple(registrations))
+        return self._work_on("kv_states_unregistered", now, unregistered)
+
+    @property
+    def kv_states(self) -> KvStateLocationRegistry:
+        """Where queryable states are: for questions only."""
+        return self._kv_states
 
     # --- time -------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from flinkray.core.ids import (
     ResourceID,
     ResultPartitionID,
 )
+from flinkray.core.kv_states import KvStateRegistration
 from flinkray.scheduler.checkpoints.actions import CheckpointTimerKey, StoreCheckpoint
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
 from flinkray.scheduler.checkpoints.messages import CheckpointAnswer
@@ -225,6 +226,23 @@ class SavepointGiven(Transition):
 
     def __str__(self) -> str:
         return f"SavepointGiven({self.savepoint.path})"
+
+
+# --- queryable state ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class KvStatesRegistered(Transition):
+    """Attempts hold queryable states."""
+
+    registrations: tuple[KvStateRegistration, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KvStatesUnregistered(Transition):
+    """Attempts do not hold them any more."""
+
+    registrations: tuple[KvStateRegistration, ...]
 
 
 # --- timers ---------------------------------------------------------------------------------------

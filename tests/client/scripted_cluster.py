@@ -26,6 +26,7 @@ from flinkray.core.ids import (
     JobVertexID,
     LeaderSessionID,
 )
+from flinkray.core.kv_states import KvStateLocation
 from flinkray.core.message import message
 from flinkray.core.resources import ResourceProfile
 from flinkray.ha import LeaderRetrievalService
@@ -212,6 +213,9 @@ class ScriptedDispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
 
     async def shut_down_cluster(self) -> None:
         raise AssertionError("no test asks for it")
+
+    async def request_kv_state_location(self, job_id: JobID, name: str) -> KvStateLocation:
+        raise AssertionError("no job has state")
 
     async def request_job_leader(self, job_id: JobID) -> JobMasterId | None:
         raise AssertionError("there are no JobMasters")

@@ -52,6 +52,7 @@ EXCEPTIONS: dict[str, str] = {
             "request_job_result",
             "list_cluster_data_sets",
             "request_cluster_overview",
+            "request_kv_state_location",
         )
     },
     **{
@@ -78,6 +79,12 @@ EXCEPTIONS: dict[str, str] = {
             "request_job_details",
         )
     },
+    **{
+        f"KvStateRegistryGateway.{name}": FROM_TASK_EXECUTORS
+        for name in ("notify_kv_states_registered", "notify_kv_states_unregistered")
+    },
+    "KvStateLocationOracle.request_kv_state_location": READS,
+    "KvStateServerGateway.query_kv_state": READS,
     "JobMasterGateway.slots_changed": (
         "its own SlotPool calls it, which has its token; the pool's number tells a past pool"
     ),
@@ -142,6 +149,8 @@ EXCEPTIONS: dict[str, str] = {
             "request_partition_state",
             "request_next_input_split",
             "update_global_aggregate",
+            "notify_kv_states_registered",
+            "notify_kv_states_unregistered",
         )
     },
     **{

@@ -11,6 +11,7 @@ __all__ = [
     "keyed",
     "operator",
     "process",
+    "queryable",
     "sorted_inputs",
     "source",
     "timestamps",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Any, ClassVar, Protocol
 
 from flinkray.core.clock import Clock
@@ -16,6 +17,7 @@ from flinkray.core.key_groups import key_group_range
 from flinkray.core.values import own
 from flinkray.state import backends
 from flinkray.state.backend import KeyedStateBackend, KeyedStateBackendFactory
+from flinkray.state.descriptors import StateDescriptor
 from flinkray.state.keys import KeyHash, stable_hash
 from flinkray.state.operator_state import (
     OperatorCapture,
@@ -23,6 +25,7 @@ from flinkray.state.operator_state import (
     OperatorStateBackend,
 )
 from flinkray.state.snapshots import SnapshotStream, StateCapture
+from flinkray.state.table import StateTable
 from flinkray.streaming.errors import Reading, text_of
 from flinkray.streaming.functions.metrics import MetricGroup
 from flinkray.streaming.functions.output_tag import OutputTag
@@ -130,6 +133,8 @@ class OperatorContext:
     alignment: TaskAlignment | None = None
     """Of tasks that read a source."""
     make_keyed_state: KeyedStateBackendFactory = backends.DEFAULT
+    publish: Callable[[KeyedStateBackend, StateDescriptor, StateTable], None] | None = None
+    """Is told of queryable states; None: nobody queries."""
     turn: Turn = field(default_factory=Turn)
     """The task's."""
     is_head: bool = False
@@ -217,6 +222,8 @@ class StreamOperator:
                 context.time_service.schedule,
                 self.key_hash(),
             )
+            if context.publish is not None:
+                self.keyed_state.publish = partial(context.publish, self.keyed_state)
 
     def key_hash(self) -> KeyHash:
         """What key groups of the operator's keys come from."""

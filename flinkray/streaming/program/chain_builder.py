@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import cloudpickle
 
 from flinkray.core.clock import Clock
+from flinkray.state.kv_state_registry import TaskKvStateRegistry
 from flinkray.streaming.channels import RecordWriter
 from flinkray.streaming.errors import Reading, StreamError
 from flinkray.streaming.functions.metrics import MetricGroup
@@ -84,6 +86,7 @@ class ChainBuilder:
     Args:
         copy_of: this subtask's copy of an operator.
         make_writer: the writer of a result, by the result's place in the plan.
+        kv_states: where queryable states are registered; None: nobody queries.
     """
 
     def __init__(
@@ -100,6 +103,7 @@ class ChainBuilder:
         metrics: MetricGroup,
         alignment: TaskAlignment | None = None,
         job_id: str = "",
+        kv_states: TaskKvStateRegistry | None = None,
     ) -> None:
         self._plan = plan
         self._copy_of = copy_of
@@ -113,6 +117,7 @@ class ChainBuilder:
         self._metrics = metrics
         self._alignment = alignment
         self._job_id = job_id
+        self._kv_states = kv_states
         self.operators: list[tuple[str, StreamOperator]] = []
         """Id and operator, each before those that it feeds."""
         self._writers: dict[int, RecordWriter] = {}
@@ -152,6 +157,7 @@ class ChainBuilder:
         return operator
 
     def _context(self, planned: PlannedOperator, is_head: bool) -> OperatorContext:
+        kv_states = self._kv_states
         return OperatorContext(
             name=planned.name,
             time_service=self._time_service,
@@ -169,6 +175,7 @@ class ChainBuilder:
             cached_files=self._plan.cached_files,
             metrics=self._metrics.add_group(f"{planned.name}.{self._subtask}"),
             alignment=self._alignment,
+            publish=None if kv_states is None else partial(kv_states.publish, planned.operator_id),
             turn=self.turn,
             is_head=is_head,
             object_reuse=self._plan.object_reuse,

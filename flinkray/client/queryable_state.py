@@ -1,0 +1,375 @@
+"""Queries of keyed state while its job runs.
+
+The Dispatcher is asked once where a state is; from then on the processes that hold it are asked
+directly, until one of them does not hold it any more: then the state is looked for again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from flinkray.actors.gateways.kv_states import KvStateServerGateway
+from flinkray.client.dispatcher_connection import DispatcherConnection
+from flinkray.core.config_option import format_duration
+from flinkray.core.errors import (
+    FlinkRayError,
+    FrameTooLargeError,
+    RecipientUnreachableError,
+    RpcConnectionError,
+    RpcError,
+    RpcTimeoutError,
+)
+from flinkray.core.ids import JobID
+from flinkray.core.kv_states import (
+    KvStateLocation,
+    KvStatePlace,
+    UnknownKeyOrNamespaceError,
+    UnknownKvStateIdError,
+    UnknownKvStateKeyGroupLocationError,
+    UnknownKvStateLocationError,
+)
+from flinkray.rpc import RpcService
+from flinkray.state.descriptors import StateDescriptor
+from flinkray.state.errors import StateError
+from flinkray.state.immutable_states import immutable_state
+from flinkray.state.key_values import as_key
+from flinkray.state.keys import KEY_KINDS, key_group_of, stable_hash
+from flinkray.state.kv_state_serializer import (
+    NO_NAMESPACE,
+    KvStateSerializer,
+    serialize_keys_and_namespace,
+)
+from flinkray.state.table import MISSING
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+DEFAULT_TIMEOUT = 60.0
+"""Seconds for which a state is followed that is known and at the moment nowhere."""
+_MOST_KEYS = 1000
+"""In one message: a server has other things to do as well."""
+_FIRST_DELAY = 0.01
+_LONGEST_DELAY = 0.5
+"""Seconds between two looks where a state is; doubled each time."""
+
+_MOVED = (
+    UnknownKvStateIdError,
+    UnknownKvStateKeyGroupLocationError,
+    UnknownKvStateLocationError,
+    RecipientUnreachableError,
+    RpcConnectionError,
+    RpcTimeoutError,
+)
+"""What it fails with when it is, or may be, somewhere else by now."""
+
+
+class KvStateNotFoundAgainError(FlinkRayError):
+    """A state that was there before is not found again in time: its job is being restarted, has
+    lost its slots, or the process that holds it does not answer."""
+
+    retryable = True
+
+    def __init__(self, job_id: JobID, name: str, seconds: float, cause: str) -> None:
+        super().__init__(job_id, name, seconds, cause)
+        self.job_id = job_id
+        self.name = name
+        self.seconds = seconds
+        self.cause = cause
+
+    def __str__(self) -> str:
+        return (
+            f"state {self.name!r} of job {self.job_id} was not found again within "
+            f"{format_duration(self.seconds)}: {self.cause}; look with: flinkray info {self.job_id}"
+        )
+
+
+class _Client(Protocol):
+    """A :class:`~flinkray.client.cluster_client.ClusterClient`, as it is seen from here."""
+
+    _connection: DispatcherConnection
+
+    @property
+    def rpc_service(self) -> RpcService: ...
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T: ...
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]: ...
+
+
+@dataclass(frozen=True)
+class _Query:
+    job_id: JobID
+    name: str
+    descriptor: StateDescriptor | None
+    namespace: Any
+    timeout: float
+
+
+class QueryableStateClient:
+    """Asks for the state of single keys of jobs that run; from any thread.
+
+    What it answers was there at one moment, and may never be part of a checkpoint: a job that fails
+    goes back to what was before.  Answers for several keys may be of different moments.
+
+    >>> with flinkray.connect() as cluster:  # doctest: +SKIP
+    ...     client = QueryableStateClient(cluster)
+    ...     state = client.get_kv_state(job.job_id, "totals", "DE", ValueStateDescriptor("total"))
+    ...     print(state.value())
+
+    The methods raise:
+
+        KvStateJobNotFoundError: the job is not known, or has ended.
+        UnknownKvStateLocationError: the job has no state of that name, or not yet.  A state that
+            was found once is looked for again instead, for as long as *timeout* says.
+        KvStateNotFoundAgainError: that was in vain.
+        UnknownKeyOrNamespaceError: nothing is stored for the key; default values do not count.
+        UnsupportedKeyError: it cannot be a key, or is none of the declared type.
+        MalformedKvStateError: the state has namespaces and none is given, or the other way round.
+        StateError: the descriptor is of another kind or type, or the answer cannot be read here.
+    """
+
+    def __init__(self, client: _Client) -> None:
+        """*client*: of the cluster, which this one lives on; closing it is enough."""
+        self._client = client
+        self._locations: dict[tuple[JobID, str], KvStateLocation] = {}
+        self._looking: dict[tuple[JobID, str], asyncio.Future[KvStateLocation]] = {}
+        self._known: set[tuple[JobID, str]] = set()
+        """States that were found once."""
+        self._servers: dict[str, KvStateServerGateway] = {}
+
+    def get_kv_state(
+        self,
+        job_id: JobID | str,
+        name: str,
+        key: Any,
+        descriptor: StateDescriptor | None = None,
+        namespace: Any = NO_NAMESPACE,
+        timeout: float = DEFAULT_TIMEOUT,
+    ) -> Any:
+        """The state of one key, which cannot be changed: ``value()`` of value state, ``get()`` of
+        list, reducing and aggregating state, the methods of a dictionary of map state.
+
+        Args:
+            name: under which the job has made it queryable.
+            descriptor: as in the job; without it, values are read as they were written, and
+                aggregating state gives its accumulator.
+            namespace: the window, of state that belongs to windows.
+            timeout: seconds for which the state is followed when it moves.
+        """
+        query = _query(job_id, name, descriptor, namespace, timeout)
+        return self._client.run(self._one(query, key))
+
+    async def get_kv_state_async(
+        self,
+        job_id: JobID | str,
+        name: str,
+        key: Any,
+        descriptor: StateDescriptor | None = None,
+        namespace: Any = NO_NAMESPACE,
+        timeout: float = DEFAULT_TIMEOUT,
+    ) -> Any:
+        """:meth:`get_kv_state` for code that runs on an event loop."""
+        query = _query(job_id, name, descriptor, namespace, timeout)
+        return await asyncio.wrap_future(self._client.start(self._one(query, key)))
+
+    def get_kv_states(
+        self,
+        job_id: JobID | str,
+        name: str,
+        keys: Sequence[Any],
+        descriptor: StateDescriptor | None = None,
+        namespace: Any = NO_NAMESPACE,
+        timeout: float = DEFAULT_TIMEOUT,
+    ) -> list[Any]:
+        """The states of many keys, in their order, by few messages; None for keys for which nothing
+        is stored."""
+        query = _query(job_id, name, descriptor, namespace, timeout)
+        return self._client.run(self._many(query, keys))
+
+    async def get_kv_states_async(
+        self,
+        job_id: JobID | str,
+        name: str,
+        keys: Sequence[Any],
+        descriptor: StateDescriptor | None = None,
+        namespace: Any = NO_NAMESPACE,
+        timeout: float = DEFAULT_TIMEOUT,
+    ) -> list[Any]:
+        """:meth:`get_kv_states` for code that runs on an event loop."""
+        query = _query(job_id, name, descriptor, namespace, timeout)
+        return await asyncio.wrap_future(self._client.start(self._many(query, keys)))
+
+    # --- on the client's event loop ---------------------------------------------------------------
+
+    async def _one(self, query: _Query, key: Any) -> Any:
+        [state] = await self._many(query, [key])
+        if state is None:
+            raise UnknownKeyOrNamespaceError(query.name)
+        return state
+
+    async def _many(self, query: _Query, keys: Sequence[Any]) -> list[Any]:
+        found: dict[int, Any] = {}
+        left = list(range(len(keys)))
+        clock = self._client.rpc_service.clock
+        deadline, delay = clock.monotonic() + query.timeout, _FIRST_DELAY
+        while left:
+            try:
+                location = await self._location(query)
+                kind = location.kind
+                failure = await self._ask_all(query, location, keys, left, found)
+                if failure is None:
+                    return [_state(kind, found[place], query) for place in range(len(keys))]
+                self._forget(query, location)
+            except UnknownKvStateLocationError as error:
+                if (query.job_id, query.name) not in self._known:
+                    raise
+                failure = error
+            left = [place for place in left if place not in found]
+            if clock.monotonic() + delay > deadline:
+                raise KvStateNotFoundAgainError(
+                    query.job_id, query.name, query.timeout, str(failure)
+                ) from failure
+            await self._client.rpc_service.pause(delay)
+            delay = min(2 * delay, _LONGEST_DELAY)
+        return []
+
+    async def _ask_all(
+        self,
+        query: _Query,
+        location: KvStateLocation,
+        keys: Sequence[Any],
+        left: Sequence[int],
+        found: dict[int, Any],
+    ) -> FlinkRayError | None:
+        """Ask all that hold the keys at these places; what they answer goes into *found*.  The last
+        failure by which the state may be elsewhere by now, if there is one."""
+        failure: FlinkRayError | None = None
+        by_place, missing = _by_place(location, keys, left)
+        if missing is not None:
+            failure = UnknownKvStateKeyGroupLocationError(location.name, missing)
+        answers = await asyncio.gather(
+            *(
+                self._ask(query, place, part, found)
+                for place, of_place in by_place.items()
+                for part in _parts(of_place)
+            ),
+            return_exceptions=True,
+        )
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                if not isinstance(answer, _MOVED) or not answer.retryable:
+                    raise answer
+                failure = answer
+        return failure
+
+    async def _ask(
+        self,
+        query: _Query,
+        place: KvStatePlace,
+        part: Sequence[tuple[int, Any]],
+        found: dict[int, Any],
+    ) -> None:
+        request = serialize_keys_and_namespace([key for _, key in part], query.namespace)
+        try:
+            server = await self._server(place.server_address)
+            answer = await server.query_kv_state(place.kv_state_id, request)
+        except UnknownKeyOrNamespaceError:
+            found.update((index, MISSING) for index, _ in part)
+            return
+        except FrameTooLargeError:
+            if len(part) == 1:
+                raise
+            middle = len(part) // 2
+            await self._ask(query, place, part[:middle], found)
+            await self._ask(query, place, part[middle:], found)
+            return
+        except RpcError:
+            self._servers.pop(place.server_address, None)
+            raise
+        contents = iter(KvStateSerializer(query.descriptor).deserialize(answer.contents))
+        nothing = set(answer.missing)
+        for number, (index, _) in enumerate(part):
+            found[index] = MISSING if number in nothing else next(contents)
+
+    async def _server(self, address: str) -> KvStateServerGateway:
+        server = self._servers.get(address)
+        if server is None:
+            server = await self._client.rpc_service.connect(address, KvStateServerGateway)
+            self._servers[address] = server
+        return server
+
+    async def _location(self, query: _Query) -> KvStateLocation:
+        """Where it was when somebody looked last; several look together."""
+        wanted = query.job_id, query.name
+        location = self._locations.get(wanted)
+        if location is None:
+            looking = self._looking.get(wanted)
+            if looking is None:
+                looking = self._looking[wanted] = asyncio.ensure_future(self._look(query))
+                looking.add_done_callback(lambda _: self._looking.pop(wanted, None))
+            location = await asyncio.shield(looking)
+        descriptor = query.descriptor
+        if descriptor is not None and descriptor.kind != location.kind:
+            raise StateError(
+                f"state {query.name!r} of job {query.job_id} is {location.kind} state and is "
+                f"queried with {descriptor!r}: give the descriptor that the job has"
+            )
+        return location
+
+    async def _look(self, query: _Query) -> KvStateLocation:
+        location = await self._client._connection.ask(
+            f"find state {query.name!r} of job {query.job_id}",
+            lambda gateway: gateway.request_kv_state_location(query.job_id, query.name),
+            query.timeout,
+        )
+        self._locations[query.job_id, query.name] = location
+        self._known.add((query.job_id, query.name))
+        return location
+
+    def _forget(self, query: _Query, location: KvStateLocation) -> None:
+        if self._locations.get((query.job_id, query.name)) is location:
+            del self._locations[query.job_id, query.name]
+
+
+def _query(
+    job_id: JobID | str,
+    name: str,
+    descriptor: StateDescriptor | None,
+    namespace: Any,
+    timeout: float,
+) -> _Query:
+    if isinstance(job_id, str):
+        job_id = JobID.from_hex(job_id)
+    return _Query(job_id, name, descriptor, namespace, timeout)
+
+
+def _by_place(
+    location: KvStateLocation, keys: Sequence[Any], left: Sequence[int]
+) -> tuple[dict[KvStatePlace, list[tuple[int, Any]]], int | None]:
+    """The keys at these places by who holds them, as the job has them; and a key group that nobody
+    holds.  Raises UnsupportedKeyError."""
+    kind = None if location.key_type is None else KEY_KINDS[location.key_type]
+    convert, hash_of = (as_key, stable_hash) if kind is None else (kind.value_of, kind.hash_of)
+    by_place: dict[KvStatePlace, list[tuple[int, Any]]] = {}
+    missing: int | None = None
+    for index in left:
+        key = convert(keys[index])
+        group = key_group_of(key, location.number_of_key_groups, hash_of)
+        place = location.place_of(group)
+        if place is None:
+            missing = group
+        else:
+            by_place.setdefault(place, []).append((index, key))
+    return by_place, missing
+
+
+def _parts(of_place: list[tuple[int, Any]]) -> list[list[tuple[int, Any]]]:
+    return [of_place[begin : begin + _MOST_KEYS] for begin in range(0, len(of_place), _MOST_KEYS)]
+
+
+def _state(kind: str, contents: Any, query: _Query) -> Any:
+    return None if contents is MISSING else immutable_state(kind, contents, query.descriptor)

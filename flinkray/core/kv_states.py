@@ -1,0 +1,182 @@
+"""Queryable state: what processes tell each other of it, and its errors.
+
+The texts that begin with a class of Flink's are Flink's, so that programs which look for them find
+them.
+"""
+
+from __future__ import annotations
+
+from flinkray.core.errors import FlinkRayError, JobNotFoundError
+from flinkray.core.ids import ExecutionAttemptID, JobID, JobVertexID, KvStateID
+from flinkray.core.key_groups import KeyGroupRange
+from flinkray.core.message import message
+
+
+@message
+class KvStateRegistration:
+    """A state that an attempt holds for its key groups, under the name by which it is queried."""
+
+    job_id: JobID
+    attempt_id: ExecutionAttemptID
+    operator_id: str
+    """Of a vertex's operators, the one whose state it is."""
+    first_key_group: int
+    last_key_group: int
+    name: str
+    """Under which it is queried; the operator may know the state by another one."""
+    kv_state_id: KvStateID
+    server_address: str
+    """Of the endpoint that answers."""
+    kind: str
+    """Of its descriptor: value, list, map, reducing or aggregating."""
+    key_type: str | None
+    """The declared type of the keys, as in ``flinkray.state.keys.KEY_KINDS``; None: any."""
+
+    @property
+    def vertex_id(self) -> JobVertexID:
+        return self.attempt_id.vertex.job_vertex_id
+
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        return KeyGroupRange(self.first_key_group, self.last_key_group)
+
+
+@message
+class KvStatePlace:
+    """Who answers for some key groups."""
+
+    first_key_group: int
+    last_key_group: int
+    kv_state_id: KvStateID
+    server_address: str
+
+
+@message
+class KvStateLocation:
+    """Where the key groups of a state are at a moment; some may be nowhere."""
+
+    job_id: JobID
+    vertex_id: JobVertexID
+    name: str
+    number_of_key_groups: int
+    """The max parallelism of the vertex."""
+    kind: str
+    key_type: str | None
+    places: tuple[KvStatePlace, ...]
+    """By rising key groups."""
+
+    @property
+    def number_of_registered_key_groups(self) -> int:
+        """Those that somebody answers for."""
+        return sum(place.last_key_group - place.first_key_group + 1 for place in self.places)
+
+    def place_of(self, key_group: int) -> KvStatePlace | None:
+        """Who answers for a key group; None: nobody does at present.
+
+        Raises:
+            IndexError: there is no such key group.
+        """
+        if not 0 <= key_group < self.number_of_key_groups:
+            raise IndexError(
+                f"state {self.name!r} has {self.number_of_key_groups} key groups, and no "
+                f"{key_group}"
+            )
+        for place in self.places:
+            if place.first_key_group <= key_group <= place.last_key_group:
+                return place
+        return None
+
+
+class KvStateJobNotFoundError(JobNotFoundError):
+    """The job whose state is queried is not known, or has ended."""
+
+    def __init__(self, job_id: JobID, text: str = "") -> None:
+        text = text or f"FlinkJobNotFoundException: Could not find Flink job ({job_id})"
+        super().__init__(job_id, text)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class UnknownKvStateLocationError(FlinkRayError):
+    """The job has no state of that name at present: none of its operators has made one queryable
+    under it, or the operator does not run yet, or not at this moment."""
+
+    retryable = True
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        return (
+            "UnknownKvStateLocation: No KvStateLocation found for KvState instance with name "
+            f"'{self.name}'. It is there when an operator that calls set_queryable({self.name!r}), "
+            "or as_queryable_state, has asked for it"
+        )
+
+
+class UnknownKvStateKeyGroupLocationError(FlinkRayError):
+    """The subtask that a key belongs to does not run at this moment."""
+
+    retryable = True
+
+    def __init__(self, name: str, key_group: int) -> None:
+        super().__init__(name, key_group)
+        self.name = name
+        self.key_group = key_group
+
+    def __str__(self) -> str:
+        return (
+            f"UnknownKvStateKeyGroupLocation: nobody holds key group {self.key_group} of state "
+            f"'{self.name}' at present: the task is being restarted, or has finished"
+        )
+
+
+class UnknownKvStateIdError(FlinkRayError):
+    """A server does not hold the state (any more): its task has ended there.  Ask where it is."""
+
+    retryable = True
+
+    def __init__(self, kv_state_id: KvStateID) -> None:
+        super().__init__(kv_state_id)
+        self.kv_state_id = kv_state_id
+
+    def __str__(self) -> str:
+        return f"UnknownKvStateId: there is no KvState with id {self.kv_state_id} here (any more)"
+
+
+class UnknownKeyOrNamespaceError(FlinkRayError):
+    """Nothing is stored for the key, and the namespace if there is one; default values do not
+    count."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        return (
+            f"UnknownKeyOrNamespace: state '{self.name}' holds nothing for this key and namespace"
+        )
+
+
+class KvStateNameClashError(FlinkRayError):
+    """Two operators of a job have made a state queryable under one name; the job has failed."""
+
+    def __init__(self, name: str, operator: str) -> None:
+        """*operator*: who had registered it before."""
+        super().__init__(name, operator)
+        self.name = name
+        self.operator = operator
+
+    def __str__(self) -> str:
+        return (
+            f"Registration name clash. KvState with name '{self.name}' has already been registered "
+            f"by another operator ({self.operator}): give one of the two another name in "
+            "set_queryable or as_queryable_state"
+        )
+
+
+class MalformedKvStateError(FlinkRayError, OSError):
+    """The bytes of a key, namespace or answer are not what they should be: cut short, too long, or
+    something else."""

@@ -1,0 +1,308 @@
+"""The queryable states of a process: registered, found, listened for, read by other threads."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from flinkray.core.ids import (
+    ExecutionAttemptID,
+    ExecutionGraphID,
+    ExecutionVertexID,
+    JobID,
+    JobVertexID,
+)
+from flinkray.core.key_groups import KeyGroupRange
+from flinkray.core.kv_states import (
+    KvStateRegistration,
+    MalformedKvStateError,
+    UnknownKvStateIdError,
+)
+from flinkray.state import (
+    HeapKeyedStateBackend,
+    KeyContext,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    StateDescriptor,
+    StateError,
+    StateTtlConfig,
+    ValueStateDescriptor,
+)
+from flinkray.state.keys import KEY_KINDS, KeyHash, stable_hash
+from flinkray.state.kv_state_registry import (
+    ALL_JOBS,
+    KvStateEntry,
+    KvStateRegistry,
+    KvStateRegistryListener,
+    TaskKvStateRegistry,
+)
+from flinkray.state.table import MISSING
+
+JOB, OTHER_JOB = JobID(b"j" * 16), JobID(b"o" * 16)
+VERTEX = ExecutionVertexID(JobVertexID(b"v" * 16), 1)
+ATTEMPT = ExecutionAttemptID(ExecutionGraphID(b"g" * 16), VERTEX, 3)
+
+
+class Heard(KvStateRegistryListener):
+    def __init__(self) -> None:
+        self.registered: list[KvStateRegistration] = []
+        self.unregistered: list[KvStateRegistration] = []
+
+    def kv_state_registered(self, registration: KvStateRegistration) -> None:
+        self.registered.append(registration)
+
+    def kv_state_unregistered(self, registration: KvStateRegistration) -> None:
+        self.unregistered.append(registration)
+
+
+class Task:
+    """One with a backend, whose states go to a registry."""
+
+    def __init__(
+        self, registry: KvStateRegistry, job_id: JobID = JOB, hash_of: KeyHash = stable_hash
+    ) -> None:
+        self.now = 1000
+        self.registry: TaskKvStateRegistry = registry.task_registry(job_id, ATTEMPT, "p/server")
+        backend = HeapKeyedStateBackend(
+            128, KeyGroupRange(64, 127), lambda: self.now, hash_of=hash_of
+        )
+        backend.publish = lambda descriptor, table: self.registry.publish(
+            "op", backend, descriptor, table
+        )
+        self.backend = backend
+
+    def state(self, descriptor: StateDescriptor, context: KeyContext | None = None) -> Any:
+        return self.backend.state(descriptor, context)
+
+
+def named(descriptor: StateDescriptor, name: str = "q", ttl: int | None = None) -> StateDescriptor:
+    descriptor.set_queryable(name)
+    if ttl is not None:
+        descriptor.enable_time_to_live(StateTtlConfig.new_builder(ttl).build())
+    return descriptor
+
+
+def value(name: str = "q", ttl: int | None = None) -> StateDescriptor:
+    return named(ValueStateDescriptor("v", default_value=7), name, ttl)
+
+
+def entry_of(registry: KvStateRegistry, task: Task) -> KvStateEntry:
+    [kv_state_id] = task.registry._registered
+    return registry.get(kv_state_id)
+
+
+@pytest.fixture
+def registry() -> KvStateRegistry:
+    return KvStateRegistry()
+
+
+def test_a_state_is_registered_when_it_is_asked_for_first(registry: KvStateRegistry) -> None:
+    heard = Heard()
+    registry.register_listener(JOB, heard)
+    task = Task(registry, hash_of=KEY_KINDS["INT"].hash_of)
+    descriptor = value()
+    task.state(ValueStateDescriptor("other"))
+    assert heard.registered == []
+    task.state(descriptor)
+    task.state(descriptor)
+    [registration] = heard.registered
+    assert (registration.job_id, registration.attempt_id) == (JOB, ATTEMPT)
+    assert registration.key_groups == KeyGroupRange(64, 127)
+    assert (registration.name, registration.operator_id) == ("q", "op")
+    assert (registration.kind, registration.key_type) == ("value", "INT")
+    assert registration.server_address == "p/server"
+    assert registry.get(registration.kv_state_id).registration == registration
+    task.registry.unregister_all()
+    task.registry.unregister_all()
+    assert heard.unregistered == [registration]
+    with pytest.raises(UnknownKvStateIdError, match=str(registration.kv_state_id)):
+        registry.get(registration.kv_state_id)
+
+
+def test_states_with_one_name_for_queries_are_refused(registry: KvStateRegistry) -> None:
+    task = Task(registry)
+    task.state(value())
+    with pytest.raises(StateError, match="'v' and 'w' are both queryable as 'q'"):
+        task.state(named(ValueStateDescriptor("w")))
+
+
+def test_a_state_is_queryable_under_one_name() -> None:
+    descriptor = value()
+    assert (descriptor.is_queryable(), descriptor.get_queryable_state_name()) == (True, "q")
+    assert not ValueStateDescriptor("w").is_queryable()
+    with pytest.raises(StateError, match="'v' is queryable as 'q' already"):
+        descriptor.set_queryable("other")
+    with pytest.raises(StateError, match="queried under a name, got ''"):
+        ValueStateDescriptor("w").set_queryable("")
+
+
+def test_listeners_hear_of_their_job_only(registry: KvStateRegistry) -> None:
+    """QS-07."""
+    mine, other = Heard(), Heard()
+    registry.register_listener(JOB, mine)
+    registry.register_listener(OTHER_JOB, other)
+    task, of_other = Task(registry), Task(registry, OTHER_JOB)
+    task.state(value())
+    of_other.state(value())
+    task.registry.unregister_all()
+    assert [r.job_id for r in mine.registered + mine.unregistered] == [JOB, JOB]
+    assert [r.job_id for r in other.registered + other.unregistered] == [OTHER_JOB]
+    registry.unregister_listener(OTHER_JOB)
+    of_other.registry.unregister_all()
+    assert other.unregistered == []
+
+
+def test_who_listens_to_all_jobs_hears_of_all_and_the_others_of_none(
+    registry: KvStateRegistry,
+) -> None:
+    """QS-07."""
+    everything, mine = Heard(), Heard()
+    registry.register_listener(JOB, mine)
+    registry.register_listener(ALL_JOBS, everything)
+    Task(registry).state(value())
+    Task(registry, OTHER_JOB).state(value())
+    assert [r.job_id for r in everything.registered] == [JOB, OTHER_JOB]
+    assert mine.registered == []
+
+
+def test_each_thread_has_a_serializer_of_its_own_until_the_state_is_gone(
+    registry: KvStateRegistry,
+) -> None:
+    """QS-08."""
+    task = Task(registry)
+    task.state(value())
+    entry = entry_of(registry, task)
+    found = [entry.serializer(), entry.serializer()]
+    all_there = threading.Barrier(3)
+
+    def ask() -> None:
+        found.append(entry.serializer())
+        all_there.wait(10)  # a thread that has ended gives its number to another
+
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    all_there.wait(10)
+    for thread in threads:
+        thread.join()
+    assert found[0] is found[1]
+    assert len({id(one) for one in found}) == 3
+    assert entry.number_of_serializers == 3
+    task.registry.unregister_all()
+    assert entry.number_of_serializers == 0
+
+
+def test_what_is_stored_is_read_and_default_values_are_not(registry: KvStateRegistry) -> None:
+    """QS-09."""
+    task = Task(registry)
+    state = task.state(value())
+    task.backend.context.key = "a"
+    assert state.value() == 7
+    state.update([1])
+    assert entry_of(registry, task).read(["a", "b"]) == [[1], MISSING]
+
+
+def test_nobody_reads_a_state_that_is_gone(registry: KvStateRegistry) -> None:
+    task = Task(registry)
+    task.state(value())
+    entry = entry_of(registry, task)
+    task.registry.unregister_all()
+    with pytest.raises(UnknownKvStateIdError):
+        entry.read(["a"])
+
+
+def test_giving_a_state_up_waits_for_who_reads_it(registry: KvStateRegistry) -> None:
+    """A backend may free its memory, or close its files, when that returns."""
+    task = Task(registry)
+    task.state(value())
+    entry = entry_of(registry, task)
+    began, may_go_on, order = threading.Event(), threading.Event(), []
+
+    def slow(places: Any) -> list[Any]:
+        began.set()
+        assert may_go_on.wait(10)
+        order.append("read")
+        return [MISSING for _ in places]
+
+    entry._read = slow
+    reader = threading.Thread(target=lambda: entry.read(["a"]))
+    reader.start()
+    assert began.wait(10)
+
+    def give_up() -> None:
+        task.registry.unregister_all()
+        order.append("gone")
+
+    owner = threading.Thread(target=give_up)
+    owner.start()
+    may_go_on.set()
+    for thread in (reader, owner):
+        thread.join(10)
+    assert order == ["read", "gone"]
+
+
+def test_state_of_windows_is_read_with_its_namespace(registry: KvStateRegistry) -> None:
+    task = Task(registry)
+    state = task.state(value(), context := KeyContext())
+    context.key = ("a", "window")
+    state.update(3)
+    entry = entry_of(registry, task)
+    assert entry.read(["a", "b"], "window") == [3, MISSING]
+    assert entry.read(["a"], "another") == [MISSING]
+    with pytest.raises(MalformedKvStateError, match="is queried without a namespace"):
+        entry.read(["a"])
+
+
+def test_state_without_windows_has_no_namespace(registry: KvStateRegistry) -> None:
+    task = Task(registry)
+    task.state(value())
+    with pytest.raises(MalformedKvStateError, match="is queried with a namespace"):
+        entry_of(registry, task).read(["a"], "window")
+
+
+@pytest.mark.parametrize(
+    ("descriptor", "fill", "before", "after"),
+    [
+        (ValueStateDescriptor("v"), lambda s, n: s.update(n), 2, 2),
+        (ListStateDescriptor("v"), lambda s, n: s.add(n), [1, 2], [2]),
+        (MapStateDescriptor("v"), lambda s, n: s.put(n, n), {1: 1, 2: 2}, {2: 2}),
+    ],
+)
+def test_what_has_expired_is_not_seen_and_reading_renews_nothing(
+    registry: KvStateRegistry, descriptor: StateDescriptor, fill: Any, before: Any, after: Any
+) -> None:
+    task = Task(registry)
+    state = task.state(named(descriptor, ttl=100))
+    task.backend.context.key = "a"
+    fill(state, 1)
+    task.now += 50
+    fill(state, 2)
+    entry = entry_of(registry, task)
+    assert entry.read(["a"]) == [before]
+    task.now += 60
+    assert entry.read(["a"]) == [after]
+    task.now += 40
+    assert entry.read(["a"]) == [MISSING]
+
+
+def test_what_has_expired_is_seen_where_the_state_says_so(registry: KvStateRegistry) -> None:
+    task = Task(registry)
+    descriptor = value()
+    descriptor.enable_time_to_live(
+        StateTtlConfig.new_builder(100).return_expired_if_not_cleaned_up().build()
+    )
+    state = task.state(descriptor)
+    task.backend.context.key = "a"
+    state.update(1)
+    task.now += 100
+    assert entry_of(registry, task).read(["a"]) == [1]
+
+
+def test_any_type_of_keys_is_told_by_its_hash() -> None:
+    for name in ("BOOLEAN", "LONG", "FLOAT", "DOUBLE", "STRING"):
+        registry, heard = KvStateRegistry(), Heard()
+        registry.register_listener(JOB, heard)
+        Task(registry, hash_of=KEY_KINDS[name].hash_of).state(value())
+        assert [r.key_type for r in heard.registered] == [name]

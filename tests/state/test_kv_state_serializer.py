@@ -1,0 +1,132 @@
+"""What travels when state is queried, and what is made of bytes that are something else."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flinkray.core.kv_states import MalformedKvStateError
+from flinkray.datastream import Row, Types
+from flinkray.state import (
+    ListStateDescriptor,
+    MapStateDescriptor,
+    StateDescriptor,
+    StateError,
+    StateMigrationError,
+    StateTtlConfig,
+    ValueStateDescriptor,
+)
+from flinkray.state.kv_state_serializer import (
+    KvStateSerializer,
+    deserialize_keys_and_namespace,
+    serialize_keys_and_namespace,
+)
+from flinkray.streaming.windowing.window import TimeWindow
+
+
+@dataclass(frozen=True)
+class Place:
+    country: str
+    number: int
+
+
+VALUES = [7, "text", (1, "two"), Place("DE", 3), datetime.date(2026, 1, 2), None]
+LIST, MAP = ListStateDescriptor("elements"), MapStateDescriptor("entries")
+
+
+@pytest.mark.parametrize("key", VALUES, ids=str)
+@pytest.mark.parametrize("namespace", [None, TimeWindow(0, 10), "n"], ids=str)
+def test_keys_and_namespace_come_as_they_were_sent(key: Any, namespace: Any) -> None:
+    sent = serialize_keys_and_namespace([key, key], namespace)
+    assert deserialize_keys_and_namespace(sent) == ([key, key], namespace)
+
+
+@pytest.mark.parametrize("namespace", [None, TimeWindow(0, 10)], ids=str)
+def test_keys_that_are_cut_short_or_too_long_are_refused(namespace: Any) -> None:
+    """QS-13: an error of input and output, and nothing else."""
+    sent = serialize_keys_and_namespace([Place("DE", 3), Place("FR", 4)], namespace)
+    for end in range(len(sent)):
+        with pytest.raises(OSError, match="bytes are no keys"):
+            deserialize_keys_and_namespace(sent[:end])
+    for more in (b"\x00", b"\xc0", sent):
+        with pytest.raises(MalformedKvStateError, match="bytes are no keys"):
+            deserialize_keys_and_namespace(sent + more)
+
+
+@given(st.binary(max_size=40))
+def test_any_other_bytes_are_refused(data: bytes) -> None:
+    """QS-13."""
+    with pytest.raises((MalformedKvStateError, StateMigrationError)):
+        deserialize_keys_and_namespace(data)
+
+
+@pytest.mark.parametrize("value", VALUES, ids=str)
+def test_values_come_as_they_were_sent(value: Any) -> None:
+    serializer = KvStateSerializer(ValueStateDescriptor("value"))
+    assert KvStateSerializer(None).deserialize_one(serializer.serialize([value])) == value
+
+
+def test_answers_that_are_cut_short_or_too_long_are_refused() -> None:
+    """QS-13."""
+    for descriptor, contents in ((LIST, [1, "two"]), (MAP, {"a": 1}), (None, Place("DE", 3))):
+        serializer = KvStateSerializer(descriptor)
+        sent = serializer.serialize([contents])
+        assert serializer.deserialize_one(sent) == contents
+        for end in range(1, len(sent)):
+            with pytest.raises(OSError, match="bytes are no answer"):
+                serializer.deserialize_one(sent[:end])
+        for more in (b"\x00", sent):
+            with pytest.raises(OSError, match="bytes are no answer"):
+                serializer.deserialize_one(sent + more)
+        with pytest.raises(OSError, match="2 values in place of one"):
+            serializer.deserialize_one(serializer.serialize([contents, contents]))
+
+
+def test_no_bytes_are_an_empty_list_or_map() -> None:
+    """QS-13."""
+    assert KvStateSerializer(LIST).deserialize_one(b"") == []
+    assert KvStateSerializer(MAP).deserialize_one(b"") == {}
+    with pytest.raises(OSError, match="no answer"):
+        KvStateSerializer(ValueStateDescriptor("value")).deserialize_one(b"")
+
+
+def test_what_cannot_be_stored_cannot_be_sent() -> None:
+    """QS-09."""
+    with pytest.raises(StateError, match="generator cannot be stored"):
+        KvStateSerializer(None).serialize([(n for n in range(3))])
+
+
+def test_a_reader_that_declares_another_type_is_refused() -> None:
+    stored = KvStateSerializer(ValueStateDescriptor("v", Types.LONG())).serialize([1])
+    reader = KvStateSerializer(ValueStateDescriptor("v", Types.STRING()))
+    with pytest.raises(StateMigrationError, match="stored as Long and is asked for as String"):
+        reader.deserialize(stored)
+
+
+def test_a_reader_may_know_other_fields_of_a_row() -> None:
+    def declared(*names: str) -> StateDescriptor:
+        types = [Types.LONG()] * len(names)
+        return ValueStateDescriptor("row", Types.ROW_NAMED(list(names), types))
+
+    stored = KvStateSerializer(declared("a", "b")).serialize([Row(a=1, b=2)])
+    assert KvStateSerializer(declared("b", "c")).deserialize(stored) == [Row(b=2, c=None)]
+
+
+def test_time_to_live_does_not_show_in_answers() -> None:
+    expiring = ValueStateDescriptor("v", Types.LONG())
+    expiring.enable_time_to_live(StateTtlConfig.new_builder(10).build())
+    stored = KvStateSerializer(expiring).serialize([1])
+    assert KvStateSerializer(ValueStateDescriptor("v", Types.LONG())).deserialize(stored) == [1]
+
+
+def test_a_copy_shares_nothing_that_is_written_to() -> None:
+    """QS-08."""
+    serializer = KvStateSerializer(LIST)
+    copied = serializer.copy()
+    assert copied.serialize([[1]]) == serializer.serialize([[1]])
+    assert copied._writer is not serializer._writer
