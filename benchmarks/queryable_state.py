@@ -46,7 +46,9 @@ BATCH, AT_A_TIME = 100, 4
 PACED, PACED_BATCH = 5_000, 10
 LEAST_QUERIES, MOST_P99 = 5_000, 5e-3
 
-SUMS = ReducingStateDescriptor("sum", lambda one, other: one + other, Types.LONG())
+SUMS: ReducingStateDescriptor[int] = ReducingStateDescriptor(
+    "sum", lambda one, other: one + other, Types.LONG()
+)
 
 
 class Queries:

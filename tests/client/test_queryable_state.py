@@ -129,7 +129,7 @@ class World:
         return len(self.dispatcher.calls_of(WHERE))
 
 
-VALUE = ValueStateDescriptor("s")
+VALUE: ValueStateDescriptor[Any] = ValueStateDescriptor("s")
 
 
 @asynccontextmanager

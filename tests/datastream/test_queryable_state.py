@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,10 @@ def until(read: Callable[[], Any], is_right: Callable[[Any], bool] = lambda _: T
     return found[-1]
 
 
+def count() -> ReducingStateDescriptor[int]:
+    return ReducingStateDescriptor("count", lambda one, other: one + other, Types.LONG())
+
+
 def total() -> ReducingStateDescriptor[int]:
     return ReducingStateDescriptor("total", lambda one, other: one + other, Types.LONG())
 
@@ -141,7 +146,7 @@ class Keeps(KeyedProcessFunction[int, int, int]):
         self._map = runtime_context.get_map_state(self._descriptors["map"])
         self._sum = runtime_context.get_reducing_state(self._descriptors["sum"])
         self._mean = runtime_context.get_aggregating_state(self._descriptors["mean"])
-        default = ValueStateDescriptor("default", Types.LONG(), 5)
+        default: ValueStateDescriptor[int] = ValueStateDescriptor("default", Types.LONG(), 5)
         default.set_queryable("default")
         self._default = runtime_context.get_state(default)
 
@@ -244,7 +249,7 @@ def test_questions_that_cannot_be_answered_say_why(
         )
         with pytest.raises(StateError, match="is reducing state and is queried with Value"):
             client.get_kv_state(running.id, "totals", 1, ValueStateDescriptor("x"))
-        text = ReducingStateDescriptor("total", max, Types.STRING())
+        text: StateDescriptor = ReducingStateDescriptor("total", max, Types.STRING())
         with pytest.raises(StateError, match="stored as Long and is asked for as String"):
             client.get_kv_state(running.id, "totals", 1, text)
         with pytest.raises(UnsupportedKeyError, match="is no LONG"):
@@ -268,7 +273,7 @@ def test_queries_are_made_on_an_event_loop_too(
         async def ask() -> tuple[Any, list[Any]]:
             one = client.get_kv_state_async(running.id, "last", 5)
             many = client.get_kv_states_async(running.id, "last", [5, KEYS])
-            return await asyncio.gather(one, many)  # type: ignore[return-value]
+            return await one, await many
 
         one, (same, nothing) = asyncio.run(ask())
         assert one.value() % KEYS == same.value() % KEYS == 5
@@ -346,7 +351,7 @@ def test_queries_follow_the_state_and_it_never_goes_back_further_than_a_checkpoi
     checkpoints = tmp_path / "checkpoints"
     env = on(cluster)
     env.configure(Configuration.from_dict(settings(checkpoints)))
-    descriptor = ReducingStateDescriptor("count", lambda one, other: one + other, Types.LONG())
+    descriptor = count()
     counts = numbers(env).map(lambda n: (n % KEYS, 1))
     keyed = counts.key_by(lambda pair: pair[0], key_type=Types.LONG())
     keyed.process(Count()).print()
@@ -361,7 +366,7 @@ def test_queries_follow_the_state_and_it_never_goes_back_further_than_a_checkpoi
             before = newest(checkpoints)
             least = read()
             # a checkpoint that begins after that has at least these
-            wait_until(lambda before=before: newest(checkpoints) > before + 2, 60, "checkpoints")
+            wait_until(partial(has_come, checkpoints, before + 2), 60, "checkpoints")
             last = read()
             for _ in range(5):
                 found = read()
@@ -371,14 +376,22 @@ def test_queries_follow_the_state_and_it_never_goes_back_further_than_a_checkpoi
             for _ in range(20):
                 found = read()
                 assert all(one <= other for one, other in zip(least, found, strict=True))
-            until(read, lambda found, last=last: all(map(int.__gt__, found, last)))
+            until(read, partial(is_above, last))
 
 
-class Count(KeyedProcessFunction[tuple[int, int], int, int]):
+def has_come(checkpoints: Path, checkpoint_id: int) -> bool:
+    return newest(checkpoints) > checkpoint_id
+
+
+def is_above(least: list[int], found: list[int]) -> bool:
+    return all(one > other for one, other in zip(found, least, strict=True))
+
+
+class Count(KeyedProcessFunction[Any, Any, Any]):
     def open(self, runtime_context: RuntimeContext) -> None:
-        descriptor = ReducingStateDescriptor("count", lambda one, other: one + other, Types.LONG())
+        descriptor = count()
         descriptor.set_queryable("count")
         self._count = runtime_context.get_reducing_state(descriptor)
 
-    def process_element(self, value: tuple[int, int], ctx: KeyedProcessFunction.Context) -> None:
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> None:
         self._count.add(value[1])

@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
-from flinkray.state import AggregatingStateDescriptor, ReducingStateDescriptor
+from flinkray.state import (
+    AggregatingStateDescriptor,
+    ReducingStateDescriptor,
+    StateDescriptor,
+)
 from flinkray.state.immutable_states import ReadOnlyStateError, immutable_state
 
 
@@ -82,12 +86,12 @@ def test_all_that_a_map_can_be_asked() -> None:
 
 
 def test_the_result_of_an_aggregate_comes_from_the_readers_function() -> None:
-    descriptor = AggregatingStateDescriptor("mean", Mean())
+    descriptor: StateDescriptor = AggregatingStateDescriptor("mean", Mean())
     state = immutable_state("aggregating", [6, 2], descriptor)
     assert (state.get(), state.get()) == (3.0, 3.0)
     assert immutable_state("aggregating", [6, 2], None).get() == [6, 2]
 
 
 def test_reducing_state_gives_what_is_stored() -> None:
-    descriptor = ReducingStateDescriptor("sum", lambda one, other: one + other)
+    descriptor: StateDescriptor = ReducingStateDescriptor("sum", lambda one, other: one + other)
     assert immutable_state("reducing", 5, descriptor).get() == 5

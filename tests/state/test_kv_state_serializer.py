@@ -36,7 +36,8 @@ class Place:
 
 
 VALUES = [7, "text", (1, "two"), Place("DE", 3), datetime.date(2026, 1, 2), None]
-LIST, MAP = ListStateDescriptor("elements"), MapStateDescriptor("entries")
+LIST: StateDescriptor = ListStateDescriptor("elements")
+MAP: StateDescriptor = MapStateDescriptor("entries")
 
 
 @pytest.mark.parametrize("key", VALUES, ids=str)
@@ -118,7 +119,7 @@ def test_a_reader_may_know_other_fields_of_a_row() -> None:
 
 
 def test_time_to_live_does_not_show_in_answers() -> None:
-    expiring = ValueStateDescriptor("v", Types.LONG())
+    expiring: StateDescriptor = ValueStateDescriptor("v", Types.LONG())
     expiring.enable_time_to_live(StateTtlConfig.new_builder(10).build())
     stored = KvStateSerializer(expiring).serialize([1])
     assert KvStateSerializer(ValueStateDescriptor("v", Types.LONG())).deserialize(stored) == [1]

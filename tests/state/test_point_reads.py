@@ -178,7 +178,7 @@ def test_no_value_is_torn_or_goes_back(how: str, captures: bool) -> None:
 def test_windows_that_merge_are_read_whole() -> None:
     """What a window gives away is changed in place in another one."""
     backend = HeapKeyedStateBackend()
-    descriptor = AggregatingStateDescriptor("s", Counts())
+    descriptor: StateDescriptor = AggregatingStateDescriptor("s", Counts())
     context = KeyContext()
     state, reader = published(backend, descriptor, context)
 
@@ -236,7 +236,8 @@ def test_what_goes_into_a_map_together_is_seen_together(key_type: Callable[[int]
 
 def test_nobody_sees_a_map_before_its_first_entries_are_in() -> None:
     backend = HeapKeyedStateBackend()
-    _, reader = published(backend, descriptor := MapStateDescriptor("s"))
+    descriptor: StateDescriptor = MapStateDescriptor("s")
+    _, reader = published(backend, descriptor)
 
     class Watching(UserDict[str, int]):
         def keys(self) -> Any:
@@ -272,7 +273,8 @@ def test_reads_show_what_handles_have_stored_and_stay_as_they_were(
         "reducing": ReducingStateDescriptor("reducing", lambda one, other: one + other),
         "aggregating": AggregatingStateDescriptor("aggregating", Counts()),
     }
-    states, readers = {}, {}
+    states: dict[str, Any] = {}
+    readers: dict[str, PointReader] = {}
     backend.publish = lambda it, table: readers.__setitem__(it.name, table.point_reader())
     for name, descriptor in descriptors.items():
         descriptor.set_queryable(name)

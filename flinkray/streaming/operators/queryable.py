@@ -1,4 +1,4 @@
-"""What ``as_queryable_state`` makes of a keyed stream: its records go into a state that is queried."""
+"""What ``as_queryable_state`` makes of a keyed stream: records go into a state that is queried."""
 
 from __future__ import annotations
 

@@ -186,14 +186,13 @@ def test_threads_take_turns_sooner_in_a_process_with_queryable_state(
     intervals: list[float] = []
     monkeypatch.setattr(sys, "setswitchinterval", intervals.append)
 
-    async def register(has_own_process: bool) -> None:
+    async def register() -> None:
         async with reported() as it:
-            type(it.endpoint.rpc_service).has_own_process = has_own_process
             Task(it.registry).state(value())
             await it.executor.wait_for(NOTIFY)
 
-    monkeypatch.setattr(LocalRpcService, "has_own_process", False)
-    asyncio.run(register(False))
+    asyncio.run(register())
     assert intervals == []
-    asyncio.run(register(True))
+    monkeypatch.setattr(LocalRpcService, "has_own_process", True)
+    asyncio.run(register())
     assert intervals == [0.001]
