@@ -83,11 +83,16 @@ def tallies(
     env: StreamExecutionEnvironment, count: int, per_second: float, witness: Path
 ) -> DataStream:
     """Numbers below *count*, by key, as they come through the network."""
-    witness.mkdir(exist_ok=True)
     source: DataGeneratorSource = DataGeneratorSource(lambda n: n, count, per_second)
     numbers = env.from_source(
         source, WatermarkStrategy.no_watermarks(), "numbers", Types.LONG()
     ).uid("numbers")
+    return tallied(numbers, count, witness)
+
+
+def tallied(numbers: DataStream, count: int, witness: Path) -> DataStream:
+    """The same of a stream in which the lower half of them is in order, and so is the upper."""
+    witness.mkdir(exist_ok=True)
     seen = numbers.map(Witness(witness)).uid("witness")
     return seen.key_by(lambda n: n % KEYS).process(Tally(count // 2)).uid("tally")
 

@@ -17,7 +17,7 @@ NAMES = {module: names.split() for module, names in PYFLINK_MODULES.items()}
 
 MISSING_MODULES = {
     "connectors of other systems": "connectors.cassandra connectors.dynamic_kafka "
-    "connectors.elasticsearch connectors.hybrid_source connectors.jdbc connectors.kafka "
+    "connectors.elasticsearch connectors.hybrid_source connectors.jdbc "
     "connectors.kinesis connectors.pulsar connectors.rabbitmq",
     "formats for Java's readers and writers": "formats.avro formats.orc formats.parquet",
     "what runs in a JVM": "utils",
@@ -29,7 +29,11 @@ MISSING = {
     "CustomCheckpointStorage CustomStateBackend InputFormat JavaObjectWrapper "
     "RowDataBulkWriterFactory RowFieldExtractorSchema SourceFunction StreamTransformer "
     "SupportsPreprocessing",
-    "the Table API and Flink 1": "ConfigOption ConfigOptions InputDependencyConstraint",
+    "the Table API and Flink 1": "ConfigOption ConfigOptions FlinkKafkaConsumer "
+    "FlinkKafkaConsumerBase FlinkKafkaProducer FlinkKafkaProducerBase InputDependencyConstraint "
+    "Semantic",
+    "the sink of Kafka": "KafkaRecordSerializationSchema KafkaRecordSerializationSchemaBuilder "
+    "KafkaSink KafkaSinkBuilder KafkaTopicSelector",
     "connectors of other systems": "DeliveryGuarantee",
     "readers and compaction of files": "BulkFormat DefaultRollingPolicy FileCompactStrategy "
     "FileCompactor OnCheckpointRollingPolicy StreamingFileSink",

@@ -1,0 +1,180 @@
+"""Reads the partitions of one subtask side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from confluent_kafka import Message
+
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.kafka.fetcher import Fetched, PartitionFetcher
+from flinkray.streaming.kafka.records import KafkaPartitionSplit, KafkaTopicPartition
+from flinkray.streaming.records.elements import Block, Origin
+from flinkray.streaming.sources.source import (
+    END_OF_INPUT,
+    NOTHING_NOW,
+    OfSplit,
+    Polled,
+    ReaderContext,
+    SourceReader,
+)
+
+Deserialize = Callable[[Message], Any]
+"""The value of a record; None: it is left out."""
+
+
+class _Reading(NamedTuple):
+    """What is left of something that was fetched."""
+
+    fetched: Fetched
+    position: int
+
+
+class KafkaReader(SourceReader[KafkaPartitionSplit]):
+    """The order of a partition is kept.
+
+    Args:
+        properties: of the consumer.
+        commits: whether offsets of complete checkpoints are committed to the consumer group.
+    """
+
+    def __init__(
+        self,
+        context: ReaderContext,
+        properties: Mapping[str, Any],
+        deserialize: Deserialize,
+        commits: bool,
+    ) -> None:
+        super().__init__(context)
+        self._properties = properties
+        self._deserialize = deserialize
+        self._commits = commits
+        self._fetcher: PartitionFetcher | None = None
+        self._splits: dict[KafkaTopicPartition, KafkaPartitionSplit] = {}
+        """As they have to be read on."""
+        self._reading: _Reading | None = None
+        self._ended: list[KafkaTopicPartition] = []
+        """Of which all was given, but which still hold back the watermark."""
+        self._committable: dict[KafkaTopicPartition, int] = {}
+        """Of partitions that have ended."""
+        self._of_checkpoints: dict[int, dict[KafkaTopicPartition, int]] = {}
+        self._no_more = False
+
+    # --- splits -----------------------------------------------------------------------------------
+
+    def add_splits(self, splits: Sequence[KafkaPartitionSplit]) -> None:
+        splits = [KafkaPartitionSplit(*split) for split in splits]
+        for split in splits:
+            self._splits[split.topic_partition] = split
+        if self._fetcher is None:
+            self._fetcher = PartitionFetcher(self._properties, self.context.wake)
+        self._fetcher.begin([split for split in splits if not self._has_ended(split)])
+        for split in splits:
+            if self._has_ended(split):
+                self._end(split)
+
+    def split_id(self, split: KafkaPartitionSplit) -> str:
+        return str(KafkaTopicPartition(split[0], split[1]))
+
+    def notify_no_more_splits(self) -> None:
+        self._no_more = True
+
+    def _has_ended(self, split: KafkaPartitionSplit) -> bool:
+        return split.stopping_offset is not None and split.offset >= split.stopping_offset
+
+    def _move(self, partition: KafkaTopicPartition, offset: int) -> None:
+        split = self._splits[partition] = self._splits[partition]._replace(offset=offset)
+        if self._has_ended(split):
+            assert self._fetcher is not None
+            self._fetcher.end(partition)
+            self._end(split)
+
+    def _end(self, split: KafkaPartitionSplit) -> None:
+        del self._splits[split.topic_partition]
+        self._committable[split.topic_partition] = split.offset
+        self._ended.append(split.topic_partition)
+
+    # --- records ----------------------------------------------------------------------------------
+
+    def poll(self, max_records: int) -> Polled:
+        for partition in self._ended:
+            self.context.finish_split(str(partition))
+        self._ended.clear()
+        while True:
+            if self._reading is None:
+                if not self._splits:
+                    return END_OF_INPUT if self._no_more else NOTHING_NOW
+                assert self._fetcher is not None
+                fetched = self._fetcher.take()
+                if fetched is None:
+                    return NOTHING_NOW
+                self._reading = _Reading(fetched, 0)
+            polled = self._read(self._reading, max_records)
+            if polled is not None:
+                return polled
+
+    def _read(self, reading: _Reading, max_records: int) -> OfSplit | None:
+        (partition, messages, end), begin = reading
+        split = self._splits.get(partition)
+        if split is None:  # what was fetched behind its end
+            self._reading = None
+            return None
+        chunk = messages[begin : begin + max_records]
+        is_last = begin + len(chunk) >= len(messages)
+        self._reading = None if is_last else _Reading(reading.fetched, begin + len(chunk))
+        next_offset = end if is_last else _offset(messages[begin + len(chunk)])
+        if split.stopping_offset is not None and next_offset > split.stopping_offset:
+            next_offset = split.stopping_offset
+            chunk = [message for message in chunk if _offset(message) < next_offset]
+        batch = self._block(partition, chunk) if chunk else None
+        self._move(partition, max(split.offset, next_offset))
+        return None if batch is None else OfSplit(str(partition), batch)
+
+    def _block(self, partition: KafkaTopicPartition, messages: Sequence[Message]) -> Block:
+        values, timestamps = [], []
+        deserialize = self._deserialize
+        for message in messages:
+            try:
+                value = deserialize(message)
+            except Exception as error:
+                raise StreamError(
+                    f"the record at offset {message.offset()} of {partition} cannot be "
+                    f"deserialized: {type(error).__name__}: {error}"
+                ) from error
+            if value is not None:
+                values.append(value)
+                timestamps.append(message.timestamp()[1])
+        return Block(values, timestamps, None, Origin(str(partition), _offset(messages[0])))
+
+    def next_poll_time(self) -> float | None:
+        return math.inf
+
+    # --- checkpoints ------------------------------------------------------------------------------
+
+    def snapshot_state(self, checkpoint_id: int) -> list[KafkaPartitionSplit]:
+        if self._commits:
+            read = {partition: split.offset for partition, split in self._splits.items()}
+            self._of_checkpoints[checkpoint_id] = {**read, **self._committable}
+        return list(self._splits.values())
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        offsets = self._of_checkpoints.pop(checkpoint_id, None)
+        for earlier in [id_ for id_ in self._of_checkpoints if id_ < checkpoint_id]:
+            del self._of_checkpoints[earlier]
+        if offsets and self._fetcher is not None:
+            self._fetcher.commit(offsets)
+            for partition, offset in offsets.items():
+                if self._committable.get(partition) == offset:
+                    del self._committable[partition]
+
+    def close(self) -> None:
+        if self._fetcher is not None:
+            self._fetcher.close()
+
+
+def _offset(message: Message) -> int:
+    offset = message.offset()
+    assert offset is not None
+    return offset

@@ -1,0 +1,47 @@
+"""What Kafka holds, as values: partitions and records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+@dataclass(frozen=True, order=True)
+class KafkaTopicPartition:
+    """A partition of a topic.
+
+    >>> KafkaTopicPartition("clicks", 0)
+    KafkaTopicPartition(topic='clicks', partition=0)
+    """
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class KafkaPartitionSplit(NamedTuple):
+    """A partition, from *offset* on, up to but not including *stopping_offset* (None: no end)."""
+
+    topic: str
+    partition: int
+    offset: int
+    stopping_offset: int | None
+
+    @property
+    def topic_partition(self) -> KafkaTopicPartition:
+        return KafkaTopicPartition(self.topic, self.partition)
+
+
+@dataclass(frozen=True)
+class KafkaConsumerRecord:
+    """A record as Kafka has it.  *timestamp*: milliseconds, -1 where it has none."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
