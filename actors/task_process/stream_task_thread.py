@@ -23,6 +23,7 @@ from flinkray.actors.task_process.restored_states import (
     read_states,
 )
 from flinkray.actors.task_process.split_client import SplitClient
+from flinkray.core.config import Configuration
 from flinkray.core.errors import RpcError
 from flinkray.core.ids import JobID
 from flinkray.scheduler.shared.tasks import RestoredTask
@@ -120,6 +121,8 @@ class StreamTaskContext:
     """Of a sink's committer, by its operator id, where it commits at the end of a batch job."""
     kv_states: TaskKvStateRegistry
     """Where it registers what can be queried."""
+    configuration: Configuration
+    """Of the process."""
     metrics: MetricGroup = field(default_factory=MetricGroup)
 
 
@@ -156,6 +159,7 @@ class StreamTaskRun:
             alignment=None if context.alignment is None else context.alignment.alignment,
             job_id=context.job_id.hex(),
             kv_states=context.kv_states,
+            configuration=context.configuration,
         )
         head = builder.build()
         inputs, channel_inputs = self._inputs(plan, head)

@@ -91,9 +91,9 @@ class StreamTasks:
         self.runtime = runtime
         self.kv_states = kv_states
         self.inline_threshold = configuration.get(CHECKPOINTING_INLINE_THRESHOLD)
+        self.configuration = configuration
         self._running: dict[ExecutionAttemptID, StreamTaskResources] = {}
         self._endpoint = endpoint
-        self._configuration = configuration
         self._read = read
         self.cached_files = cached_files
         self.metrics = TaskMetrics()
@@ -111,7 +111,7 @@ class StreamTasks:
     def network(self) -> NetworkEnvironment:
         """Raises TaskError when the process has no sockets."""
         if self._network is None:
-            self._network = self.runtime.network(NetworkSettings.of(self._configuration))
+            self._network = self.runtime.network(NetworkSettings.of(self.configuration))
         return self._network
 
     def data_address(self) -> DataAddress:
@@ -386,6 +386,7 @@ class StreamTaskResources:
             self._tasks.kv_states.task_registry(
                 deployed.job.job_id, deployed.attempt_id, self._endpoint.address
             ),
+            self._tasks.configuration,
         )
         self._metrics = context.metrics
         self._tasks.metrics.begun(*self._metrics_key(), context.metrics)

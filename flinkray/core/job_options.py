@@ -8,6 +8,7 @@ from typing import Any
 from flinkray.core.config_option import (
     ConfigOption,
     boolean,
+    choice,
     duration,
     integer,
     memory_size,
@@ -126,6 +127,44 @@ CHECKPOINTING_INLINE_THRESHOLD = ConfigOption(
     20 * 2**10,
     "State of fewer bytes is stored with the metadata of its checkpoint, and has no file.",
     ("state.storage.fs.memory-threshold",),
+)
+STATE_BACKEND = ConfigOption(
+    "state.backend.type",
+    choice("hashmap", "rocksdb"),
+    "hashmap",
+    "Where keyed state is kept while a streaming job runs. hashmap: in memory. rocksdb: on a local "
+    "disk, with a cache, for state that is larger than memory; needs the extra "
+    "flinkray[rocksdb] where tasks run. Checkpoints and savepoints of one are restored by the "
+    "other.",
+    ("state.backend",),
+)
+ROCKSDB_LOCALDIR = ConfigOption(
+    "state.backend.rocksdb.localdir",
+    optional_text("a directory, or several that are separated by commas"),
+    None,
+    "Where the state of tasks is kept that is on the disk, in a folder for each, which goes with "
+    "its task. Subtasks take turns with several directories. When not set: the temporary "
+    "directory of the machine.",
+)
+ROCKSDB_MEMORY = ConfigOption(
+    "state.backend.rocksdb.memory.fixed-per-slot",
+    memory_size(minimum=2**20),
+    128 * 2**20,
+    "What RocksDB may use in a task process, for blocks that were read and tables that are being "
+    "filled, of all its tasks together. (Flink: not set, managed memory.)",
+)
+ROCKSDB_WRITE_BUFFER_RATIO = ConfigOption(
+    "state.backend.rocksdb.memory.write-buffer-ratio",
+    number(minimum=0, maximum=1),
+    0.5,
+    "How much of that tables may use that are being filled.",
+)
+ROCKSDB_DECODED = ConfigOption(
+    "state.backend.rocksdb.memory.decoded-values",
+    memory_size(minimum=2**14),
+    64 * 2**20,
+    "About how much each subtask of an operator may use for values that are kept decoded, and for "
+    "changes that are not written yet.",
 )
 RESTART_STRATEGY = ConfigOption(
     "restart-strategy.type",

@@ -24,9 +24,10 @@ from flinkray.datastream.flink_settings import (
     why_without_effect_here,
 )
 from flinkray.datastream.slot_sharing_group import SlotSharingGroup
-from flinkray.datastream.state_backend import HashMapStateBackend, StateBackend
+from flinkray.datastream.state_backend import StateBackend
 from flinkray.datastream.time_characteristic import TimeCharacteristic
 from flinkray.scheduler.graph.job_graph import JobFile, JobFileUse
+from flinkray.state.backends import STATE_KEYS
 from flinkray.streaming.errors import StreamError
 
 logger = logging.getLogger(__name__)
@@ -219,11 +220,11 @@ class EnvironmentSettings:
         return self._changelog
 
     def set_state_backend(self: _Self, state_backend: StateBackend) -> _Self:
-        """Where state is kept while the program runs, as programs for Flink 1 set it.  It is kept
-        in memory in any case; of other backends a warning in the log says so."""
+        """Where state is kept while the program runs, as programs for Flink 1 set it.  Of a backend
+        that is no class of this module's a warning in the log says that it has no effect."""
         if not isinstance(state_backend, StateBackend):
             raise TypeError(f"a StateBackend is needed, got {state_backend!r}")
-        if not isinstance(state_backend, HashMapStateBackend):
+        if state_backend.options() is None:
             self._warn_of_state_backend(str(state_backend))
         self._state_backend = state_backend
         return self
@@ -234,9 +235,17 @@ class EnvironmentSettings:
 
     def _warn_of_state_backend(self, name: str) -> None:
         logger.warning(
-            "The state backend %s has no effect: state is kept in memory, and has to fit into it.",
+            "The state backend %s has no effect: state is kept where state.backend.type says, in "
+            "memory if it says nothing.",
             name,
         )
+
+    def _state_options(self) -> dict[str, str]:
+        """Options that say where state is kept, as far as the program sets them."""
+        configured = self._configuration.to_dict()
+        options = {key: value for key, value in configured.items() if key in STATE_KEYS}
+        backend = None if self._state_backend is None else self._state_backend.options()
+        return {**options, **(backend or {})}
 
     def set_stream_time_characteristic(self, characteristic: TimeCharacteristic) -> None:
         """Kept for old programs; window assigners say by what time they go."""

@@ -1,7 +1,4 @@
-"""State backends, as programs name them (PyFlink's ``pyflink.datastream.state_backend``).
-
-State is kept in dictionaries, whatever the backend.
-"""
+"""State backends, as programs name them (PyFlink's ``pyflink.datastream.state_backend``)."""
 
 from __future__ import annotations
 
@@ -9,14 +6,22 @@ from enum import Enum
 from urllib.parse import urlsplit
 
 from flinkray.core.errors import ConfigurationError
+from flinkray.core.job_options import ROCKSDB_LOCALDIR, STATE_BACKEND
 
 
 class StateBackend:
     """Where state is kept while a program runs."""
 
+    def options(self) -> dict[str, str] | None:
+        """The same as options of the job; None: there are none that say it."""
+        return None
+
 
 class HashMapStateBackend(StateBackend):
-    """In memory, as objects: what programs have in any case."""
+    """In memory, as objects: what programs have that say nothing."""
+
+    def options(self) -> dict[str, str]:
+        return {STATE_BACKEND.key: "hashmap"}
 
     def __str__(self) -> str:
         return "HashMapStateBackend"
@@ -32,7 +37,10 @@ class PredefinedOptions(Enum):
 
 
 class EmbeddedRocksDBStateBackend(StateBackend):
-    """On local disks.  Settings are checked and kept; state stays in memory.
+    """In RocksDB on local disks: for state that is larger than memory.
+
+    The paths have an effect; the other settings are checked and kept.  Checkpoints hold what has
+    changed in any case.
 
     >>> backend = EmbeddedRocksDBStateBackend(True)
     >>> backend.set_db_storage_paths("file:///data/a/", "/data/b")
@@ -46,8 +54,12 @@ class EmbeddedRocksDBStateBackend(StateBackend):
         self._predefined = PredefinedOptions.DEFAULT
         self._transfer_threads = 4
 
+    def options(self) -> dict[str, str]:
+        paths = {ROCKSDB_LOCALDIR.key: ",".join(self._paths)} if self._paths else {}
+        return {STATE_BACKEND.key: "rocksdb", **paths}
+
     def set_db_storage_paths(self, *paths: str) -> None:
-        """Folders of the local file system; none are the TaskExecutor's temporary ones.
+        """Folders of the local file system; none: the machine's temporary one.
 
         Raises:
             ValueError: a path is relative, or of another file system.

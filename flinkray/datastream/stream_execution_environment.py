@@ -199,6 +199,7 @@ class StreamExecutionEnvironment(StreamProgram):
             chaining_enabled=self._chaining,
             auto_watermark_interval=self._config.get_auto_watermark_interval(),
             object_reuse=self._config.is_object_reuse_enabled(),
+            state_options=self._state_options(),
             buffer_timeout=self._buffer_timeout,
             batch=batch,
             auto_generated_uids=self._config.has_auto_generated_uids_enabled(),

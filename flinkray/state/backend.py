@@ -156,6 +156,9 @@ class KeyedStateBackend(ABC):
             checkpoint_id: by which captures name what is restored; None: none will.
         """
 
+    def close(self) -> None:  # noqa: B027 - most have nothing
+        """Give back what it has outside of the memory.  Captures can still be written."""
+
     # --- what all have in common --------------------------------------------------------------
 
     def value_table(self, descriptor: StateDescriptor, namespaced: bool = False) -> ValueTable:
@@ -328,7 +331,10 @@ class KeyedStateBackend(ABC):
 
     def _search_again(self) -> Iterator[None]:
         expiries = self._cleaned()
-        self._searched = self._searched[1], sum(len(expiry.table) for expiry in expiries)
+        self._searched = (
+            self._searched[1],
+            sum(expiry.table.estimated_size() for expiry in expiries),
+        )
         for expiry in expiries:
             yield from expiry.clean(lambda: self._moment)
 
@@ -350,7 +356,7 @@ class KeyedStateBackend(ABC):
         expiries = self._cleaned()
         ttl = min(expiry.ttl for expiry in expiries)
         # Not slower than the last search, or what was just looked at waits for too long.
-        values = max(*self._searched, sum(len(expiry.table) for expiry in expiries))
+        values = max(*self._searched, sum(expiry.table.estimated_size() for expiry in expiries))
         pause = min(ttl * PORTION // max(values, 10 * PORTION), _LONGEST_PAUSE)
         self._schedule(self.now() + max(pause, _SHORTEST_PAUSE), self._clean_in_background)
 

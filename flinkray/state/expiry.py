@@ -120,28 +120,31 @@ class Expiry:
 
     def _clean_values(self, table: ValueTable, now: Callable[[], int]) -> Iterator[None]:
         ttl = self.ttl
-        for place in table.places():
-            entry = table.get(place, MISSING)
-            if entry is not MISSING and entry[1] + ttl <= now():
-                table.remove(place)
+        for place, seen in table.entries():
+            if seen[1] + ttl <= now():
+                entry = table.get(place, MISSING)
+                if entry is not MISSING and entry[1] + ttl <= now():
+                    table.remove(place)
             yield
 
     def _clean_lists(self, table: ListTable, now: Callable[[], int]) -> Iterator[None]:
-        for place in table.places():
-            entries = table.get(place)
-            number, limit = len(entries), now() - self.ttl
-            kept = [entry for entry in entries if entry[1] > limit]
-            if len(kept) < number:
-                table.put(place, kept)
+        for place, seen in table.entries():
+            number, limit = len(seen), now() - self.ttl
+            if any(entry[1] <= limit for entry in seen):
+                entries = table.get(place)
+                kept = [entry for entry in entries if entry[1] > limit]
+                if len(kept) < len(entries):
+                    table.put(place, kept)
             yield from repeat(None, number)
 
     def _clean_maps(self, table: MapTable, now: Callable[[], int]) -> Iterator[None]:
         ttl = self.ttl
-        for place in table.places():
-            for key, _ in list(table.items(place)):
-                entry = table.get(place, key, MISSING)
-                if entry is not MISSING and entry[1] + ttl <= now():
-                    table.remove_entry(place, key)
+        for place, entries in table.entries():
+            for key, seen in list(entries.items()):
+                if seen[1] + ttl <= now():
+                    entry = table.get(place, key, MISSING)
+                    if entry is not MISSING and entry[1] + ttl <= now():
+                        table.remove_entry(place, key)
                 yield
 
 

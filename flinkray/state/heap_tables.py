@@ -223,6 +223,12 @@ class HeapTable(_Tracked, StateTable):
     def places(self) -> Iterator[Any]:
         return iter(list(self._entries))
 
+    def entries(self) -> Iterator[tuple[Any, Any]]:
+        for place in list(self._entries):
+            contents = self._entries.get(place, MISSING)
+            if contents is not MISSING:
+                yield place, contents
+
     def remove(self, place: Any) -> None:
         self._remove(place)
 
@@ -550,6 +556,14 @@ class HeapTimerQueue(_Tracked, TimerQueue):
             bucket = self._entries[timestamp]
         del bucket[timer]
         return True
+
+    def has(self, timestamp: int, timer: tuple[Any, Any]) -> bool:
+        """Whether there is that timer."""
+        return timer in self._entries.get(timestamp, ())
+
+    def times(self) -> list[int]:
+        """Those that have timers, in no order."""
+        return [timestamp for timestamp, bucket in self._entries.items() if bucket]
 
     def _save(self, place: Any, contents: Any) -> None:
         super()._save(place, contents)

@@ -562,13 +562,22 @@ def decode_key(encoded: bytes) -> Any:
     Raises:
         ValueError: these are not the bytes of one key, or of one of a class.
     """
-    try:
-        key, end = _decode(encoded, 0)
-    except (IndexError, struct.error, UnicodeDecodeError, ZeroDivisionError) as error:
-        raise ValueError(f"this is no encoded key: {error}") from error
+    key, end = decode_first_key(encoded, 0)
     if end != len(encoded):
         raise ValueError(f"{len(encoded) - end} bytes follow the encoded key")
     return key
+
+
+def decode_first_key(encoded: bytes, at: int) -> tuple[Any, int]:
+    """The key whose encoding begins there, and where that ends.
+
+    Raises:
+        ValueError: these are not the bytes of a key, or are those of one of a class.
+    """
+    try:
+        return _decode(encoded, at)
+    except (IndexError, struct.error, UnicodeDecodeError, ZeroDivisionError) as error:
+        raise ValueError(f"this is no encoded key: {error}") from error
 
 
 def _decode(data: bytes, at: int) -> tuple[Any, int]:

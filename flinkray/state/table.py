@@ -47,6 +47,10 @@ class StateTable(ABC):
     def __len__(self) -> int:
         """Places that hold something."""
 
+    def estimated_size(self) -> int:
+        """About how many these are, where counting them takes time."""
+        return len(self)
+
     @abstractmethod
     def __contains__(self, place: Any) -> bool:
         """Whether there is something."""
@@ -54,6 +58,11 @@ class StateTable(ABC):
     @abstractmethod
     def places(self) -> Iterator[Any]:
         """Those that hold something now; the table may be changed meanwhile."""
+
+    @abstractmethod
+    def entries(self) -> Iterator[tuple[Any, Any]]:
+        """Places and what they hold, not to be changed; the table may be changed meanwhile, and
+        what is given may be what there was a moment ago."""
 
     @abstractmethod
     def remove(self, place: Any) -> None:

@@ -51,7 +51,7 @@ class IncrementalCleanupStrategy:
 
 @dataclass(frozen=True)
 class RocksdbCompactFilterCleanupStrategy:
-    """Kept for PyFlink's programs; there is no RocksDB."""
+    """Kept for PyFlink's programs: expired values are looked for as with other backends."""
 
     query_time_after_num_entries: int
     periodic_compaction_time: Duration | None = None
@@ -167,7 +167,7 @@ class StateTtlConfigBuilder:
         query_time_after_num_entries: int,
         periodic_compaction_time: Duration | None = None,
     ) -> StateTtlConfigBuilder:
-        """Accepted for PyFlink's programs; there is no RocksDB."""
+        """Accepted for PyFlink's programs: without effect."""
         self._rocksdb = RocksdbCompactFilterCleanupStrategy(
             query_time_after_num_entries, periodic_compaction_time
         )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+from flinkray.state import backends
+from flinkray.state.backend import KeyedStateBackendFactory
 from flinkray.streaming.network import Signal
 from flinkray.streaming.operators.operator import (
     OperatorContext,
@@ -63,6 +65,9 @@ class OperatorHarness:
         checkpoint_id: by which captures name what is restored, if it is this subtask's own.
     """
 
+    make_keyed_state: ClassVar[KeyedStateBackendFactory] = backends.DEFAULT
+    """Of every harness; tests may set another one."""
+
     def __init__(
         self,
         operator: StreamOperator,
@@ -88,7 +93,12 @@ class OperatorHarness:
                 "operator",
                 self.time_service,
                 self.clock,
-                **{"keyed": keyed, "turn": self._turn, **context},
+                **{
+                    "keyed": keyed,
+                    "turn": self._turn,
+                    "make_keyed_state": type(self).make_keyed_state,
+                    **context,
+                },
             ),
             Output([self._main], {tag: [recorder] for tag, recorder in self._side.items()}),
         )

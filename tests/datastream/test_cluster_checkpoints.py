@@ -11,6 +11,7 @@ from flinkray.checkpoint.storage import find_checkpoints
 from flinkray.datastream import (
     CheckpointingMode,
     Configuration,
+    EmbeddedRocksDBStateBackend,
     KeyedProcessFunction,
     RuntimeContext,
     StreamExecutionEnvironment,
@@ -88,6 +89,30 @@ def test_a_program_goes_on_from_its_last_checkpoint(
     begun = first_numbers(witness)
     if kind != "Dispatcher":  # nothing of the job is there
         assert any(len(of_subtask) > 1 for of_subtask in begun)
+    assert all(n > of_subtask[0] for of_subtask in begun for n in of_subtask[1:])
+
+
+@pytest.mark.parametrize("unaligned", [False, True])
+def test_the_same_with_state_on_a_disk(
+    unaligned: bool, cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    """E2E-04, also with unaligned checkpoints."""
+    checkpoints, witness = tmp_path / "checkpoints", tmp_path / "witness"
+    disk = tmp_path / "disk"
+    env = on(cluster, checkpoints)
+    env.get_checkpoint_config().enable_unaligned_checkpoints(unaligned)
+    backend = EmbeddedRocksDBStateBackend()
+    backend.set_db_storage_paths(str(disk))
+    env.set_state_backend(backend)
+    results = tallies(env, 40_000, 10_000.0, witness).execute_and_collect()
+    wait_for_another(checkpoints)
+    for _ in range(2):
+        wait_for_another(checkpoints)
+        assert list(disk.iterdir()), "state is there"
+        cluster.crash("TaskProcess")
+    assert set(results) == expected(40_000)
+    begun = first_numbers(witness)
+    assert any(len(of_subtask) > 1 for of_subtask in begun)
     assert all(n > of_subtask[0] for of_subtask in begun for n in of_subtask[1:])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,16 +18,20 @@ from flinkray.datastream import (
     FileSystemCheckpointStorage,
     HashMapStateBackend,
     JobManagerCheckpointStorage,
+    KeyedProcessFunction,
     MemorySize,
     PredefinedOptions,
     RuntimeExecutionMode,
     SlotSharingGroup,
+    StateBackend,
     StreamExecutionEnvironment,
 )
 from flinkray.datastream.common import (
     Duration,
     RestartStrategies,
+    Types,
 )
+from flinkray.datastream.state import ValueStateDescriptor
 from flinkray.scheduler.graph.checkpoint_configuration import (
     CheckpointConfiguration,
     CheckpointRetentionPolicy,
@@ -121,12 +126,8 @@ def test_a_program_in_one_process_is_told_that_it_takes_no_checkpoints(
     ("setting", "told"),
     [
         (
-            lambda env: env.set_state_backend(EmbeddedRocksDBStateBackend()),
-            "The state backend EmbeddedRocksDBStateBackend has no effect",
-        ),
-        (
-            lambda env: env.configure(Configuration().set_string("state.backend.type", "rocksdb")),
-            "The state backend EmbeddedRocksDBStateBackend has no effect",
+            lambda env: env.set_state_backend(StateBackend()),
+            "The state backend <flinkray.datastream.state_backend.StateBackend object",
         ),
         (
             lambda env: env.enable_changelog_state_backend(True),
@@ -293,6 +294,45 @@ def test_state_backend_that_is_in_memory_is_what_there_is(
         env.set_state_backend("rocksdb")
     with pytest.raises(ConfigurationError, match="must be one of hashmap, rocksdb, got 'tape'"):
         env.configure(Configuration().set_string("state.backend.type", "tape"))
+
+
+@pytest.mark.parametrize(
+    "choose",
+    [
+        lambda env, path: env.set_state_backend(on_disk(path)),
+        lambda env, path: env.configure(
+            Configuration()
+            .set_string("state.backend.type", "rocksdb")
+            .set_string("state.backend.rocksdb.localdir", path)
+        ),
+    ],
+)
+def test_state_is_on_the_disk_where_a_program_says_so(
+    choose: Any, env: Any, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    choose(env, str(tmp_path))
+
+    class Count(KeyedProcessFunction[Any, Any, Any]):
+        def open(self, context: Any) -> None:
+            self.number = context.get_state(ValueStateDescriptor("number", Types.LONG()))
+
+        def process_element(self, value: Any, ctx: Any) -> Any:
+            number = (self.number.value() or 0) + 1
+            self.number.update(number)
+            folders = {path.name[:14] for path in tmp_path.iterdir()}
+            yield value, number, folders
+
+    keyed = env.from_collection(["a", "b", "a"]).key_by(lambda value: value)
+    found = sorted(keyed.process(Count()).execute_and_collect())
+    assert found == [(key, n, {"flinkray-state"}) for key, n in (("a", 1), ("a", 2), ("b", 1))]
+    assert warnings_of(caplog) == []
+    assert list(tmp_path.iterdir()) == [], "it goes with the task"
+
+
+def on_disk(path: str) -> EmbeddedRocksDBStateBackend:
+    backend = EmbeddedRocksDBStateBackend()
+    backend.set_db_storage_paths(path)
+    return backend
 
 
 def test_settings_of_rocksdb_are_checked_and_kept() -> None:

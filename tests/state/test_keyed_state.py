@@ -10,8 +10,8 @@ import pytest
 from flinkray.core.key_groups import key_group_range
 from flinkray.state import (
     AggregatingStateDescriptor,
-    HeapKeyedStateBackend,
     KeyContext,
+    KeyedStateBackend,
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
@@ -19,6 +19,9 @@ from flinkray.state import (
     ValueStateDescriptor,
 )
 from flinkray.state.keys import key_group_of
+from tests.state.every_backend import make_backend, on_every_backend
+
+pytestmark = on_every_backend
 
 
 class Mean:
@@ -36,14 +39,14 @@ class Mean:
 
 
 @pytest.fixture
-def backend() -> HeapKeyedStateBackend:
-    made = HeapKeyedStateBackend()
+def backend() -> KeyedStateBackend:
+    made = make_backend()
     made.context.key = "k"
     return made
 
 
 def test_value_has_its_default_until_it_is_set_and_after_it_is_cleared(
-    backend: HeapKeyedStateBackend,
+    backend: KeyedStateBackend,
 ) -> None:
     """KS-01"""
     state = backend.state(ValueStateDescriptor("v", default_value=7))
@@ -56,14 +59,14 @@ def test_value_has_its_default_until_it_is_set_and_after_it_is_cleared(
 
 
 def test_default_that_is_changed_in_place_stays_the_next_readers_default(
-    backend: HeapKeyedStateBackend,
+    backend: KeyedStateBackend,
 ) -> None:
     state = backend.state(ValueStateDescriptor("v", default_value=[]))
     state.value().append(1)
     assert state.value() == []
 
 
-def test_updating_a_value_with_none_clears_it(backend: HeapKeyedStateBackend) -> None:
+def test_updating_a_value_with_none_clears_it(backend: KeyedStateBackend) -> None:
     """KS-02"""
     state = backend.state(ValueStateDescriptor("v", default_value="default"))
     state.update(1)
@@ -72,7 +75,7 @@ def test_updating_a_value_with_none_clears_it(backend: HeapKeyedStateBackend) ->
     assert backend.number_of_entries("v") == 0
 
 
-def test_list_is_empty_not_none_and_takes_no_none(backend: HeapKeyedStateBackend) -> None:
+def test_list_is_empty_not_none_and_takes_no_none(backend: KeyedStateBackend) -> None:
     """KS-03"""
     state = backend.state(ListStateDescriptor("l"))
     assert list(state.get()) == []
@@ -97,7 +100,7 @@ def test_list_is_empty_not_none_and_takes_no_none(backend: HeapKeyedStateBackend
     assert backend.number_of_entries("l") == 0
 
 
-def test_lists_of_keys_are_apart(backend: HeapKeyedStateBackend) -> None:
+def test_lists_of_keys_are_apart(backend: KeyedStateBackend) -> None:
     """KS-03"""
     state = backend.state(ListStateDescriptor("l"))
     for key, value in (("a", 1), ("b", 2), ("a", 3)):
@@ -111,7 +114,7 @@ def test_lists_of_keys_are_apart(backend: HeapKeyedStateBackend) -> None:
     assert backend.number_of_entries("l") == 0
 
 
-def test_list_that_was_read_does_not_change_with_the_state(backend: HeapKeyedStateBackend) -> None:
+def test_list_that_was_read_does_not_change_with_the_state(backend: KeyedStateBackend) -> None:
     state = backend.state(ListStateDescriptor("l"))
     state.add(1)
     seen: Any = state.get()
@@ -120,7 +123,7 @@ def test_list_that_was_read_does_not_change_with_the_state(backend: HeapKeyedSta
 
 
 def test_reducing_and_aggregating_state_are_none_while_empty(
-    backend: HeapKeyedStateBackend,
+    backend: KeyedStateBackend,
 ) -> None:
     """KS-04"""
     reducing = backend.state(ReducingStateDescriptor("r", lambda a, b: a + b))
@@ -136,7 +139,7 @@ def test_reducing_and_aggregating_state_are_none_while_empty(
     assert (reducing.get(), aggregating.get()) == (None, None)
 
 
-def test_merged_namespaces_are_combined(backend: HeapKeyedStateBackend) -> None:
+def test_merged_namespaces_are_combined(backend: KeyedStateBackend) -> None:
     """KS-04"""
     namespace = KeyContext()
     descriptors = [
@@ -158,7 +161,7 @@ def test_merged_namespaces_are_combined(backend: HeapKeyedStateBackend) -> None:
     assert [states[0].get(), states[1].get(), states[2].get()] == [[], None, None]
 
 
-def test_map_is_never_none_and_knows_when_it_is_empty(backend: HeapKeyedStateBackend) -> None:
+def test_map_is_never_none_and_knows_when_it_is_empty(backend: KeyedStateBackend) -> None:
     """KS-05"""
     state = backend.state(MapStateDescriptor("m"))
     assert list(state.items()) == []
@@ -173,7 +176,7 @@ def test_map_is_never_none_and_knows_when_it_is_empty(backend: HeapKeyedStateBac
     assert backend.number_of_entries("m") == 0
 
 
-def test_map_can_be_changed_while_it_is_gone_through(backend: HeapKeyedStateBackend) -> None:
+def test_map_can_be_changed_while_it_is_gone_through(backend: KeyedStateBackend) -> None:
     """KS-05: an iterator removes what it returned last, once."""
     state = backend.state(MapStateDescriptor("m"))
     state.put_all({"a": 1, "b": 2, "c": 3})
@@ -194,13 +197,13 @@ def test_map_can_be_changed_while_it_is_gone_through(backend: HeapKeyedStateBack
     assert (list(state), list(state.keys()), list(state.values())) == (["z"], ["z"], [26])
 
 
-def test_one_name_is_one_kind_of_state(backend: HeapKeyedStateBackend) -> None:
+def test_one_name_is_one_kind_of_state(backend: KeyedStateBackend) -> None:
     backend.state(ValueStateDescriptor("s"))
     with pytest.raises(StateError, match="'s' is value state here and is asked for as list state"):
         backend.state(ListStateDescriptor("s"))
 
 
-def test_snapshots_hold_their_own_moment(backend: HeapKeyedStateBackend) -> None:
+def test_snapshots_hold_their_own_moment(backend: KeyedStateBackend) -> None:
     """KS-06: what changes later is in no earlier snapshot; what is changed in place is in none."""
     state = backend.state(ValueStateDescriptor("v"))
     shared = [1]
@@ -213,14 +216,14 @@ def test_snapshots_hold_their_own_moment(backend: HeapKeyedStateBackend) -> None
     state.clear()
     moments = ((first, [1]), (second, [1]), (third, [1, 2]), (backend.snapshot(), None))
     for snapshot, expected in moments:
-        restored = HeapKeyedStateBackend()
+        restored = make_backend()
         restored.restore([snapshot])
         restored.context.key = "k"
         assert restored.state(ValueStateDescriptor("v")).value() == expected
 
 
 def test_restored_subtask_has_the_keys_of_its_key_groups_only() -> None:
-    backend = HeapKeyedStateBackend()
+    backend = make_backend()
     state = backend.state(ValueStateDescriptor("v"))
     for key in range(100):
         backend.context.key = key
@@ -229,7 +232,7 @@ def test_restored_subtask_has_the_keys_of_its_key_groups_only() -> None:
     seen: set[int] = set()
     for subtask in range(3):
         groups = key_group_range(128, 3, subtask)
-        part = HeapKeyedStateBackend(128, groups)
+        part = make_backend(128, groups)
         part.restore([snapshot])
         restored = part.state(ValueStateDescriptor("v"))
         for key in part.keys("v"):
@@ -241,21 +244,21 @@ def test_restored_subtask_has_the_keys_of_its_key_groups_only() -> None:
 
 
 def test_restored_state_nobody_asks_for_is_in_the_next_snapshot(
-    backend: HeapKeyedStateBackend,
+    backend: KeyedStateBackend,
 ) -> None:
     backend.state(ValueStateDescriptor("v")).update(1)
-    second = HeapKeyedStateBackend()
+    second = make_backend()
     second.restore([backend.snapshot()])
-    third = HeapKeyedStateBackend()
+    third = make_backend()
     third.restore([second.snapshot()])
     third.context.key = "k"
     assert third.names() == ["v"]
     assert third.state(ValueStateDescriptor("v")).value() == 1
 
 
-def test_restored_state_of_another_kind_is_refused(backend: HeapKeyedStateBackend) -> None:
+def test_restored_state_of_another_kind_is_refused(backend: KeyedStateBackend) -> None:
     backend.state(ValueStateDescriptor("v")).update(1)
-    restored = HeapKeyedStateBackend()
+    restored = make_backend()
     restored.restore([backend.snapshot()])
     with pytest.raises(StateError, match="another name"):
         restored.state(ListStateDescriptor("v"))

@@ -13,7 +13,6 @@ import pytest
 
 from flinkray.core.key_groups import KeyGroupRange
 from flinkray.state import (
-    HeapKeyedStateBackend,
     KeyContext,
     KeyedSnapshot,
     ListStateDescriptor,
@@ -30,8 +29,12 @@ from flinkray.state.serializers import SerializerSnapshot, StateSerializer
 from flinkray.state.snapshots import TableSnapshot
 from flinkray.streaming.records.row import Row, RowKind
 from flinkray.streaming.records.typeinfo import Types
+from tests.state.every_backend import make_backend, on_every_backend
 
 Define = Callable[..., Any]
+
+
+pytestmark = on_every_backend
 
 
 @pytest.fixture
@@ -50,7 +53,7 @@ def define() -> Iterator[Define]:
 
 
 def stored(key: Any, value: Any, descriptor: Any = None) -> KeyedSnapshot:
-    backend = HeapKeyedStateBackend(now=lambda: 0)
+    backend = make_backend(now=lambda: 0)
     state = backend.state(descriptor or ValueStateDescriptor("state"))
     backend.context.key = key
     state.update(value)
@@ -58,7 +61,7 @@ def stored(key: Any, value: Any, descriptor: Any = None) -> KeyedSnapshot:
 
 
 def restored(snapshot: KeyedSnapshot, key: Any, descriptor: Any = None) -> Any:
-    backend = HeapKeyedStateBackend(now=lambda: 0)
+    backend = make_backend(now=lambda: 0)
     backend.restore([snapshot])
     state = backend.state(descriptor or ValueStateDescriptor("state"))
     backend.context.key = key
@@ -114,11 +117,11 @@ def test_added_field_without_default_is_refused_when_the_state_is_asked_for(
     """OS-09: at registration, not at restore. OS-10: of a value."""
     snapshot = stored("k", define(("a", int))(1))
     define(("a", int), ("b", int))
-    backend = HeapKeyedStateBackend()
+    backend = make_backend()
     backend.restore([snapshot])
     with pytest.raises(StateMigrationError, match=r"'state': .*Thing .*defaults: b; give them"):
         backend.state(ValueStateDescriptor("state"))
-    again = HeapKeyedStateBackend()
+    again = make_backend()
     again.restore([backend.snapshot()])
     define(("a", int), ("b", int, 3))
     again.context.key = "k"
@@ -164,28 +167,28 @@ def test_key_of_a_class_that_has_changed_is_refused_at_restore(define: Define) -
     """OS-10: a key cannot be migrated, not even to a field with a default."""
     was = define(("a", int), frozen=True)
     of_table = stored(was(1), "value")
-    backend = HeapKeyedStateBackend()
+    backend = make_backend()
     backend.timer_queue("timers").add(5, was(1), None)
     of_timers = backend.snapshot()
     define(("a", int), ("b", int, 0), frozen=True)
     for snapshot in (of_table, of_timers):
         with pytest.raises(StateMigrationError, match=r"with b.*cannot be migrated"):
-            HeapKeyedStateBackend().restore([snapshot])
+            make_backend().restore([snapshot])
 
 
 def test_namespace_of_a_class_that_has_changed_is_refused_at_restore(define: Define) -> None:
     """OS-10"""
     was = define(("a", int), frozen=True)
-    backend = HeapKeyedStateBackend()
+    backend = make_backend()
     window = KeyContext()
     state = backend.state(ValueStateDescriptor("state"), window)
     window.key = ("k", was(1))
     state.update(1)
     snapshot = backend.snapshot()
-    HeapKeyedStateBackend().restore([snapshot])
+    make_backend().restore([snapshot])
     define(("a", int), ("b", int, 0), frozen=True)
     with pytest.raises(StateMigrationError, match="keys and namespaces cannot be migrated"):
-        HeapKeyedStateBackend().restore([snapshot])
+        make_backend().restore([snapshot])
 
 
 def row_type(**fields: Any) -> Any:

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from flinkray.core.key_groups import KeyGroupRange
 from flinkray.state import (
     AggregatingStateDescriptor,
-    HeapKeyedStateBackend,
     KeyContext,
     KeyedSnapshot,
     ListStateDescriptor,
@@ -23,6 +22,7 @@ from flinkray.state import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
+from tests.state.every_backend import make_backend, on_every_backend
 
 TTL = 100
 KEYS = [1, "a", (2, "b"), 0.5, None]
@@ -79,9 +79,12 @@ Model = dict[Any, Any]
 class Backend:
     """A backend with all its handles."""
 
-    def __init__(self, first: int = 0, last: int = 127, now: int = 0) -> None:
+    def __init__(
+        self, first: int = 0, last: int = 127, now: int = 0, kind: str | None = None
+    ) -> None:
         self.now = now
-        self.backend = HeapKeyedStateBackend(128, KeyGroupRange(first, last), lambda: self.now)
+        groups = KeyGroupRange(first, last)
+        self.backend = make_backend(128, groups, lambda: self.now, kind=kind)
         self.of_window = KeyContext()
 
     def open(self) -> None:
@@ -147,8 +150,10 @@ def spoil(value: Any) -> None:
 class Run:
     """Does the same to a backend and to a model."""
 
-    def __init__(self) -> None:
-        self.real = Backend()
+    def __init__(self, kind: str = "heap", other: str = "heap") -> None:
+        self.real = Backend(kind=kind)
+        self.other = other
+        """Of which kind half of the state is restored; the first half is on the heap."""
         self.real.open()
         self.model: Model = {}
         self.captures: dict[int, tuple[StateCapture, int | None, Model, int]] = {}
@@ -263,7 +268,7 @@ class Run:
         while len(self.written) < len(self.captures):
             self.write_one(-1)
         for checkpoint_id, (_, _, model, now) in self.captures.items():
-            halves = [Backend(0, 63, now), Backend(64, 127, now)]
+            halves = [Backend(0, 63, now, "heap"), Backend(64, 127, now, self.other)]
             found: dict[Any, Any] = {}
             timers: set[Any] = set()
             for half in halves:
@@ -274,7 +279,13 @@ class Run:
                 assert not timers & times
                 found |= mine
                 timers |= times
-            assert found == seen(model, now)
+                half.backend.close()
+            assert found == seen(model, now), (
+                checkpoint_id,
+                found,
+                seen(model, now),
+                self.captures[checkpoint_id][1],
+            )
             assert timers == model.get(("timers",), set())
 
     def parts(self, checkpoint_id: int | None) -> list[KeyedSnapshot]:
@@ -318,16 +329,31 @@ def stories(draw: st.DrawFn) -> list[Any]:
 @given(stories())
 def test_state_is_what_was_written_and_snapshots_are_what_it_was(story: list[Any]) -> None:
     """KS-06"""
-    run = Run()
-    for number, ((step, *arguments), pause) in enumerate(story):
+    check_story(Run(), story)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(stories())
+def test_the_same_on_a_disk_and_snapshots_of_one_backend_are_restored_by_the_other(
+    story: list[Any],
+) -> None:
+    """KS-06"""
+    check_story(Run("disk", "heap"), story)
+    check_story(Run("heap", "disk"), story)
+
+
+def check_story(run: Run, story: list[Any]) -> None:
+    for number, ((step, *arguments), pause) in enumerate(copy.deepcopy(story)):
         getattr(run, step)(*([number] if step == "capture" else []), *arguments)
         if pause > 40:
             run.real.now += pause
             run.real.backend.clean(pause)
     assert run.real.everything() == seen(run.model, run.real.now)
     run.check()
+    run.real.backend.close()
 
 
+@on_every_backend
 @pytest.mark.parametrize("kind", ["value", "list", "map", "reducing", "aggregating"])
 def test_capture_is_written_by_another_thread_while_the_task_goes_on(kind: str) -> None:
     real = Backend()
@@ -343,14 +369,14 @@ def test_capture_is_written_by_another_thread_while_the_task_goes_on(kind: str) 
         else:
             handle.add([number])
 
-    for key in range(20_000):
+    for key in range(5_000):
         touch(key, key)
         expected[key] = real.read(kind, key, "")
     captured = real.backend.capture()
     written: list[KeyedSnapshot] = []
     writer = threading.Thread(target=lambda: written.append(captured.write()))
     writer.start()
-    for key in range(0, 40_000, 3):
+    for key in range(0, 10_000, 3):
         touch(key, -1)
         if key % 2:
             real.handle(kind, key // 2, "").clear()

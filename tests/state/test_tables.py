@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from flinkray.state import (
-    HeapKeyedStateBackend,
     KeyedSnapshot,
+    KeyedStateBackend,
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
@@ -21,6 +21,9 @@ from flinkray.state.columnar_snapshots import read_frames
 from flinkray.state.heap_tables import HeapValueTable
 from flinkray.state.keys import KEY_KINDS, key_group_of
 from flinkray.state.serializers import StateSerializer
+from tests.state.every_backend import make_backend, on_every_backend
+
+pytestmark = on_every_backend
 
 VALUES: Any = ValueStateDescriptor("values")
 LISTS: Any = ListStateDescriptor("lists")
@@ -28,8 +31,8 @@ MAPS: Any = MapStateDescriptor("maps")
 
 
 @pytest.fixture
-def backend() -> HeapKeyedStateBackend:
-    return HeapKeyedStateBackend()
+def backend() -> KeyedStateBackend:
+    return make_backend()
 
 
 def contents(snapshot: KeyedSnapshot, name: str) -> tuple[dict[Any, Any], list[Any]]:
@@ -45,7 +48,7 @@ def contents(snapshot: KeyedSnapshot, name: str) -> tuple[dict[Any, Any], list[A
 
 
 def test_what_was_taken_may_be_changed_while_a_snapshot_waits(
-    backend: HeapKeyedStateBackend,
+    backend: KeyedStateBackend,
 ) -> None:
     values, lists = backend.value_table(VALUES), backend.list_table(LISTS)
     values.put("k", [1])
@@ -61,7 +64,7 @@ def test_what_was_taken_may_be_changed_while_a_snapshot_waits(
 
 
 def test_value_that_was_got_to_change_may_be_changed_while_a_snapshot_waits(
-    backend: HeapKeyedStateBackend,
+    backend: KeyedStateBackend,
 ) -> None:
     values, maps = backend.value_table(VALUES), backend.map_table(MAPS)
     values.put("k", [1])
@@ -79,7 +82,7 @@ def test_value_that_was_got_to_change_may_be_changed_while_a_snapshot_waits(
     assert contents(changes, "maps") == ({"k": {"entry": [1, 2, 3]}}, [])
 
 
-def test_values_put_together_are_changes_of_each(backend: HeapKeyedStateBackend) -> None:
+def test_values_put_together_are_changes_of_each(backend: KeyedStateBackend) -> None:
     values = backend.value_table(VALUES)
     values.put_all({"a": 1, "b": 2, "c": 3})
     captured = backend.capture(1)
@@ -88,8 +91,9 @@ def test_values_put_together_are_changes_of_each(backend: HeapKeyedStateBackend)
     assert contents(backend.capture(2, 1).write(), "values") == ({"a": 10, "d": 4}, [])
 
 
+@pytest.mark.parametrize("backend_kind", ["heap"], indirect=True)
 def test_what_came_and_went_between_two_snapshots_is_in_neither(
-    backend: HeapKeyedStateBackend,
+    backend: KeyedStateBackend,
 ) -> None:
     values = backend.value_table(VALUES)
     values.put("old", 1)
@@ -102,7 +106,7 @@ def test_what_came_and_went_between_two_snapshots_is_in_neither(
 
 
 def test_changes_are_those_since_the_capture_that_is_named(
-    backend: HeapKeyedStateBackend,
+    backend: KeyedStateBackend,
 ) -> None:
     """Whatever became of those in between."""
     values = backend.value_table(VALUES)
@@ -123,7 +127,7 @@ def test_changes_are_those_since_the_capture_that_is_named(
     assert contents(backend.capture(6, since=4).write(), "values") == ({}, [])
 
 
-def test_captures_before_one_that_was_named_are_forgotten(backend: HeapKeyedStateBackend) -> None:
+def test_captures_before_one_that_was_named_are_forgotten(backend: KeyedStateBackend) -> None:
     values = backend.value_table(VALUES)
     values.put("a", 1)
     for checkpoint_id in (1, 2):
@@ -138,7 +142,7 @@ def test_captures_before_one_that_was_named_are_forgotten(backend: HeapKeyedStat
         assert contents(written, "values")[0] == {"a": 1, "b": 2}
 
 
-def test_a_capture_without_an_id_disturbs_no_other(backend: HeapKeyedStateBackend) -> None:
+def test_a_capture_without_an_id_disturbs_no_other(backend: KeyedStateBackend) -> None:
     values = backend.value_table(VALUES)
     values.put("a", 1)
     backend.capture(1)
@@ -148,8 +152,9 @@ def test_a_capture_without_an_id_disturbs_no_other(backend: HeapKeyedStateBacken
     assert contents(backend.capture(2, since=1).write(), "values")[0] == {"b": 2, "c": 3}
 
 
+@pytest.mark.parametrize("backend_kind", ["heap"], indirect=True)
 def test_more_changes_than_the_state_has_places_are_not_remembered(
-    backend: HeapKeyedStateBackend,
+    backend: KeyedStateBackend,
 ) -> None:
     """Where no checkpoint becomes complete for long: everything is written instead."""
     values = backend.value_table(VALUES)
@@ -170,8 +175,8 @@ def test_values_that_have_expired_are_not_seen_in_an_earlier_snapshot() -> None:
     """What was overwritten does not come back."""
     now = [0]
 
-    def made() -> HeapKeyedStateBackend:
-        return HeapKeyedStateBackend(now=lambda: now[0])
+    def made() -> KeyedStateBackend:
+        return make_backend(now=lambda: now[0])
 
     ttl = StateTtlConfig.new_builder(100)
     ttl.set_state_visibility(StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp)
@@ -192,12 +197,12 @@ def test_values_that_have_expired_are_not_seen_in_an_earlier_snapshot() -> None:
     assert restored.state(expiring).value() is None
 
 
-def test_changes_begin_with_what_was_restored(backend: HeapKeyedStateBackend) -> None:
+def test_changes_begin_with_what_was_restored(backend: KeyedStateBackend) -> None:
     backend.value_table(VALUES).put_all({"a": 1, "b": 1})
     backend.list_table(LISTS).append("a", 1)
     backend.columns().column("n", "int64")
     backend.columns().slots_of(["a", "b"])
-    restored = HeapKeyedStateBackend()
+    restored = make_backend()
     whole = backend.snapshot()
     restored.restore([whole], checkpoint_id=7)
     values = restored.value_table(VALUES)
@@ -210,18 +215,18 @@ def test_changes_begin_with_what_was_restored(backend: HeapKeyedStateBackend) ->
     assert "lists" not in changes.tables, "nobody has asked for it"
     (payload,) = changes.columns["arrays"].groups.values()
     assert [frame.keys for frame in read_frames("arrays", payload)] == [["b"]]
-    again = HeapKeyedStateBackend()
+    again = make_backend()
     again.restore([whole, changes])
     assert {key: again.value_table(VALUES).get(key) for key in "ab"} == {"a": 1, "b": 2}
     assert list(again.list_table(LISTS).get("a")) == [1]
 
 
 def test_restored_state_is_in_everything_until_somebody_asks_for_it(
-    backend: HeapKeyedStateBackend,
+    backend: KeyedStateBackend,
 ) -> None:
     backend.value_table(VALUES).put("a", 1)
     backend.list_table(LISTS).append("a", 1)
-    restored = HeapKeyedStateBackend()
+    restored = make_backend()
     restored.restore([backend.snapshot()])
     restored.capture(1)
     restored.value_table(VALUES)
@@ -231,10 +236,10 @@ def test_restored_state_is_in_everything_until_somebody_asks_for_it(
 
 
 def test_table_that_is_asked_for_after_a_snapshot_tells_its_changes(
-    backend: HeapKeyedStateBackend,
+    backend: KeyedStateBackend,
 ) -> None:
     backend.value_table(VALUES).put("a", 1)
-    restored = HeapKeyedStateBackend()
+    restored = make_backend()
     restored.restore([backend.snapshot()])
     whole = restored.capture(1).write()
     assert contents(whole, "values")[0] == {"a": 1}
@@ -243,13 +248,14 @@ def test_table_that_is_asked_for_after_a_snapshot_tells_its_changes(
     changes = restored.capture(2, since=1).write()
     assert contents(changes, "values") == ({"b": 2}, [])
     assert contents(changes, "new") == ({"c": 3}, [])
-    again = HeapKeyedStateBackend()
+    again = make_backend()
     again.restore([whole, changes])
     assert {key: again.value_table(VALUES).get(key) for key in "abc"} == {"a": 1, "b": 2, "c": None}
 
 
+@pytest.mark.parametrize("backend_kind", ["heap"], indirect=True)
 def test_captures_that_cannot_be_written_cost_nothing_afterwards(
-    backend: HeapKeyedStateBackend,
+    backend: KeyedStateBackend,
 ) -> None:
     lists = backend.list_table(LISTS)
     lists.append("k", threading.Lock())
@@ -263,7 +269,7 @@ def test_captures_that_cannot_be_written_cost_nothing_afterwards(
 
 def test_snapshot_is_divided_by_the_hash_of_the_keys_type() -> None:
     kind = KEY_KINDS["DOUBLE"]
-    backend = HeapKeyedStateBackend(hash_of=kind.hash_of)
+    backend = make_backend(hash_of=kind.hash_of)
     assert key_group_of(2.0, 128, kind.hash_of) != key_group_of(2.0, 128)
     backend.value_table(VALUES).put(2.0, "x")
     backend.timer_queue("timers").add(7, 2.0, None)
@@ -274,7 +280,7 @@ def test_snapshot_is_divided_by_the_hash_of_the_keys_type() -> None:
 
 
 def test_numbers_that_are_written_after_a_snapshot_are_not_in_it(
-    backend: HeapKeyedStateBackend,
+    backend: KeyedStateBackend,
 ) -> None:
     state = backend.state(VALUES)
     backend.context.key = "k"
@@ -287,7 +293,7 @@ def test_numbers_that_are_written_after_a_snapshot_are_not_in_it(
 
 
 def test_timers_of_the_last_snapshot_are_those_that_are_restored(
-    backend: HeapKeyedStateBackend,
+    backend: KeyedStateBackend,
 ) -> None:
     timers = backend.timer_queue("timers")
     timers.add(1, "k", None)
@@ -295,13 +301,14 @@ def test_timers_of_the_last_snapshot_are_those_that_are_restored(
     timers.discard(1, "k", None)
     timers.add(2, "other", None)
     second = backend.capture(2, since=1).write()
-    restored = HeapKeyedStateBackend()
+    restored = make_backend()
     restored.restore([first, second])
     assert list(restored.timer_queue("timers").items()) == [(2, "other", None)]
 
 
+@pytest.mark.parametrize("backend_kind", ["heap"], indirect=True)
 def test_lists_may_be_changed_while_a_snapshot_of_them_is_being_written(
-    backend: HeapKeyedStateBackend,
+    backend: KeyedStateBackend,
 ) -> None:
     lists, values = backend.list_table(LISTS), backend.value_table(VALUES)
     for number in range(200):
@@ -323,8 +330,9 @@ def test_lists_may_be_changed_while_a_snapshot_of_them_is_being_written(
     assert found == {"lists": wanted, "values": wanted}
 
 
+@pytest.mark.parametrize("backend_kind", ["heap"], indirect=True)
 def test_nothing_is_saved_any_more_when_numbers_and_texts_have_been_read(
-    backend: HeapKeyedStateBackend,
+    backend: KeyedStateBackend,
 ) -> None:
     values = backend.value_table(VALUES)
     values.put("k", "text")
@@ -341,13 +349,14 @@ def test_nothing_is_saved_any_more_when_numbers_and_texts_have_been_read(
     assert not backend.list_table(LISTS)._is_captured()  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("backend_kind", ["heap"], indirect=True)
 @pytest.mark.parametrize("namespaced", [False, True])
 def test_large_tables_are_written_in_portions(
-    backend: HeapKeyedStateBackend, monkeypatch: pytest.MonkeyPatch, namespaced: bool
+    backend: KeyedStateBackend, monkeypatch: pytest.MonkeyPatch, namespaced: bool
 ) -> None:
     monkeypatch.setattr("flinkray.state.heap_tables._PORTION", 7)
     monkeypatch.setattr("flinkray.state.heap_snapshots.MOST_IN_CHUNK", 20)
-    backend = HeapKeyedStateBackend(4)
+    backend = make_backend(4)
     wanted: dict[Any, Any] = {}
     for most_copied in (1 << 20, 0):
         monkeypatch.setattr("flinkray.state.heap_tables._MOST_COPIED", most_copied)
@@ -359,14 +368,14 @@ def test_large_tables_are_written_in_portions(
             table.put(place, value)
             wanted[place] = value
         snapshot = backend.capture(1).write()
-        copy = HeapKeyedStateBackend(4)
+        copy = make_backend(4)
         copy.restore([snapshot])
         restored = copy.value_table(VALUES, namespaced)
         assert {place: restored.get(place) for place in restored.places()} == wanted
         for place in list(wanted)[::3]:
             table.remove(place)
         changes = backend.capture(2, since=1).write()
-        after = HeapKeyedStateBackend(4)
+        after = make_backend(4)
         after.restore([snapshot, changes])
         restored = after.value_table(VALUES, namespaced)
         left = {place: value for place, value in wanted.items() if table.get(place) is not None}
@@ -374,7 +383,7 @@ def test_large_tables_are_written_in_portions(
 
 
 def test_each_change_by_a_handle_is_in_the_next_snapshot_of_changes(
-    backend: HeapKeyedStateBackend,
+    backend: KeyedStateBackend,
 ) -> None:
     """Also of one that has found that a type of values can be written as they are."""
     state = backend.state(VALUES)

@@ -29,6 +29,15 @@ from flinkray.streaming.windowing.contents import (
 )
 from flinkray.streaming.windowing.operator import WindowOperator, WindowSpec
 from flinkray.testing.operator_harness import OperatorHarness
+from tests.state.every_backend import small_disk_backend
+
+
+@pytest.fixture(params=["heap", "disk"], autouse=True)
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the operators' state is."""
+    if request.param == "disk":
+        monkeypatch.setattr(OperatorHarness, "make_keyed_state", staticmethod(small_disk_backend))
+
 
 BY_FIRST = Keys(lambda value: value[0])
 

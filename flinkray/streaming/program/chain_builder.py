@@ -11,6 +11,8 @@ from typing import Any
 import cloudpickle
 
 from flinkray.core.clock import Clock
+from flinkray.core.config import Configuration
+from flinkray.state.backends import backend_factory
 from flinkray.state.kv_state_registry import TaskKvStateRegistry
 from flinkray.streaming.channels import RecordWriter
 from flinkray.streaming.errors import Reading, StreamError
@@ -87,6 +89,7 @@ class ChainBuilder:
         copy_of: this subtask's copy of an operator.
         make_writer: the writer of a result, by the result's place in the plan.
         kv_states: where queryable states are registered; None: nobody queries.
+        configuration: of the process, for what the program does not set.
     """
 
     def __init__(
@@ -104,6 +107,7 @@ class ChainBuilder:
         alignment: TaskAlignment | None = None,
         job_id: str = "",
         kv_states: TaskKvStateRegistry | None = None,
+        configuration: Configuration | None = None,
     ) -> None:
         self._plan = plan
         self._copy_of = copy_of
@@ -118,6 +122,8 @@ class ChainBuilder:
         self._alignment = alignment
         self._job_id = job_id
         self._kv_states = kv_states
+        own = configuration or Configuration()
+        self._make_keyed_state = backend_factory(own.with_values(plan.state_options))
         self.operators: list[tuple[str, StreamOperator]] = []
         """Id and operator, each before those that it feeds."""
         self._writers: dict[int, RecordWriter] = {}
@@ -179,6 +185,7 @@ class ChainBuilder:
             turn=self.turn,
             is_head=is_head,
             object_reuse=self._plan.object_reuse,
+            make_keyed_state=self._make_keyed_state,
         )
 
 

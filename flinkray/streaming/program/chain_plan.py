@@ -67,6 +67,9 @@ class ChainPlan:
     """Paths by name, here: of the client; tasks on a cluster have their own."""
     object_reuse: bool = False
     """Operators of a task hand values on as they are."""
+    state_options: Mapping[str, str] = field(default_factory=dict)
+    """Of the backend that keeps keyed state, as the program sets them; the process that runs the
+    tasks has its own for the rest."""
 
     @property
     def is_source(self) -> bool:
@@ -120,6 +123,7 @@ def plan_chain(graph: StreamGraph, chain: Chain) -> ChainPlan:
         dict(graph.job_parameters),
         dict(graph.cached_files),
         graph.object_reuse,
+        dict(graph.state_options),
     )
 
 

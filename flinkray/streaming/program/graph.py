@@ -78,6 +78,8 @@ class StreamGraph:
     chaining_enabled: bool = True
     auto_watermark_interval: int = 200
     object_reuse: bool = False
+    state_options: dict[str, str] = field(default_factory=dict)
+    """Of the backend that keeps keyed state, by key, as the program sets them."""
     """Operators of a task hand values on as they are, without copies."""
     job_parameters: dict[str, str] = field(default_factory=dict)
     cached_files: dict[str, str] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from flinkray.state.backends import IN_MEMORY
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.operators.broadcast_first import BroadcastFirstOperator
 from flinkray.streaming.operators.operator import ChainingStrategy, StreamOperator
@@ -117,6 +118,7 @@ class GraphSettings:
     chaining_enabled: bool = True
     auto_watermark_interval: int = 200
     object_reuse: bool = False
+    state_options: dict[str, str] = field(default_factory=dict)
     buffer_timeout: int | None = 100
     batch: bool = False
     auto_generated_uids: bool = True
@@ -141,6 +143,8 @@ def build_graph(transformations: Iterable[Transformation], settings: GraphSettin
         chaining_enabled=settings.chaining_enabled,
         auto_watermark_interval=settings.auto_watermark_interval,
         object_reuse=settings.object_reuse,
+        # State of sorted inputs is that of one key: it is never large.
+        state_options=dict(IN_MEMORY if settings.batch else settings.state_options),
         job_parameters=dict(settings.job_parameters),
         cached_files=dict(settings.cached_files),
         batch=settings.batch,

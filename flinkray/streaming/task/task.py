@@ -159,7 +159,8 @@ class StreamTask:
         self.time_service.quiesce()
         self.mailbox.close()
         opened, self._opened = self._opened, []
-        _close_all(list(reversed(opened)))
+        backends = (operator.keyed_state for _, operator in self.operators)
+        _close_all([*reversed(opened), *(it for it in backends if it is not None)])
 
     # --- steps --------------------------------------------------------------------------------
 

@@ -1,0 +1,330 @@
+"""Keyed state on a local disk (:mod:`flinkray.state.disk.engine`), for state larger than memory.
+
+Values, lists, maps and timers are on the disk, with a cache.  Columnar tables are in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from flinkray.core.key_groups import KeyGroupRange
+from flinkray.state.backend import ARRAYS, KeyedStateBackend, Schedule
+from flinkray.state.columnar_table import ColumnarTable
+from flinkray.state.columnar_tables import ColumnarTables
+from flinkray.state.descriptors import StateDescriptor
+from flinkray.state.disk.capture import CapturedQueue, CapturedTable, DiskCapture
+from flinkray.state.disk.engine import Engine, EngineMemory, StateStorageError, load_module
+from flinkray.state.disk.folders import StateFolder
+from flinkray.state.disk.settings import DiskSettings
+from flinkray.state.disk.spool import RestoredTable, Spool
+from flinkray.state.disk.store import DiskStore
+from flinkray.state.disk.tables import DiskListTable, DiskMapTable, DiskTable, DiskValueTable
+from flinkray.state.disk.timers import DiskTimerQueue
+from flinkray.state.errors import StateError
+from flinkray.state.key_values import are_plain, as_key
+from flinkray.state.keys import KeyGroupAssigner, KeyHash, stable_hash
+from flinkray.state.row_table import KeysOf, RowTable
+from flinkray.state.serializers import Frame, StateSerializer, check_keys, read_timers
+from flinkray.state.snapshots import (
+    ColumnarSnapshot,
+    Section,
+    SectionKind,
+    SnapshotStream,
+    StateCapture,
+)
+from flinkray.state.timer_queue import TimerQueue
+
+if TYPE_CHECKING:
+    import rocksdict
+
+_SHAPES: dict[str, type[DiskTable[Any]]] = {
+    "value": DiskValueTable,
+    "reducing": DiskValueTable,
+    "aggregating": DiskValueTable,
+    "list": DiskListTable,
+    "map": DiskMapTable,
+}
+"""By the descriptor's kind."""
+
+_LARGEST_BATCH = 1 << 20
+"""Bytes that a restore writes at once."""
+
+
+class DiskKeyedStateBackend(KeyedStateBackend):
+    """See the module.
+
+    Raises:
+        StateStorageError: by all methods, and by those of its tables.
+        StateError: the engine is not installed.
+    """
+
+    def __init__(
+        self,
+        max_parallelism: int = 128,
+        key_groups: KeyGroupRange | None = None,
+        now: Callable[[], int] | None = None,
+        schedule: Schedule | None = None,
+        hash_of: KeyHash = stable_hash,
+        settings: DiskSettings | None = None,
+    ) -> None:
+        super().__init__(max_parallelism, key_groups, now, schedule, hash_of)
+        self._settings = settings or DiskSettings()
+        self._store = DiskStore(self._open_engine, self._settings.cache_bytes)
+        self._assign = KeyGroupAssigner(max_parallelism, hash_of)
+        self._tables: dict[str, DiskTable[Any]] = {}
+        self._queues: dict[str, DiskTimerQueue] = {}
+        self._next_number = 0
+        self._spool: Spool | None = None
+        self._restored: dict[str, RestoredTable] = {}
+        self._columnar = ColumnarTables()
+        self._known: dict[int, int] = {}
+        """Captures that others may begin at, and the epochs of changes since."""
+
+    def _open_engine(self) -> Engine:
+        load_module()
+        directories = self._settings.directories
+        # Subtasks take turns: their key groups follow each other.
+        turn = self.key_groups.first // (self.key_groups.last - self.key_groups.first + 1)
+        directory = directories[turn % len(directories)] if directories else None
+        try:
+            folder = StateFolder(directory)
+        except OSError as error:
+            raise StateStorageError(
+                f"there is no place for state in {directory or 'the temporary directory'}: "
+                f"{error}; name another directory by state.backend.rocksdb.localdir"
+            ) from error
+        settings = self._settings
+        return Engine(folder, EngineMemory(settings.memory_bytes, settings.write_buffer_ratio))
+
+    # --- states -------------------------------------------------------------------------------
+
+    def table(self, descriptor: StateDescriptor, namespaced: bool = False) -> DiskTable[Any]:
+        table = self._tables.get(descriptor.name)
+        if table is not None:
+            check_use(descriptor, namespaced, table.descriptor.kind, table.namespaced)
+            return table
+        if descriptor.kind not in _SHAPES:
+            raise StateError(f"there is no keyed state for {descriptor!r}")
+        restored = self._restored.get(descriptor.name)
+        if restored is not None:
+            check_use(descriptor, namespaced, restored.kind, restored.namespaced)
+        table = _SHAPES[descriptor.kind](
+            descriptor, namespaced, self._number(), self._store, self._assign
+        )
+        if restored is not None:
+            self._take_over(table, restored)
+            del self._restored[descriptor.name]
+        self._store.add(table)
+        self._tables[descriptor.name] = table
+        return table
+
+    def _number(self, count: int = 1) -> int:
+        number = self._next_number
+        self._next_number += count
+        return number
+
+    def timer_queue(self, name: str) -> TimerQueue:
+        queue = self._queues.get(name)
+        if queue is None:
+            number = self._number(2)
+            queue = DiskTimerQueue(
+                number, self._store, self._assign, self._settings.timers_in_memory
+            )
+            self._queues[name] = queue
+        return queue
+
+    def columns(self, name: str = ARRAYS, namespaced: bool = False) -> ColumnarTable:
+        return self._columnar.columns(name, namespaced, self._known)
+
+    def rows(self, name: str, namespaced: bool = False, keys_of: KeysOf | None = None) -> RowTable:
+        return self._columnar.rows(name, namespaced, keys_of, self._assign, self._known)
+
+    def names(self) -> list[str]:
+        return [*self._tables, *self._restored]
+
+    def tables(self) -> Iterable[DiskTable[Any]]:
+        return self._tables.values()
+
+    def close(self) -> None:
+        self._store.close()
+
+    # --- captures -----------------------------------------------------------------------------
+
+    def capture(self, checkpoint_id: int | None = None, since: int | None = None) -> StateCapture:
+        store = self._store
+        store.flush()
+        if store.has_too_many_notes:
+            self._known.clear()
+        begin = None if since is None else self._known.get(since)
+        if begin is not None:
+            self._known = {known: at for known, at in self._known.items() if at >= begin}
+        is_whole = begin is None
+        epochs: range | None = None
+        if begin is not None:
+            assert store.epoch is not None
+            epochs = range(begin, store.epoch + 1)
+        capture = DiskCapture(
+            self.key_groups,
+            KeyGroupAssigner(self.max_parallelism, self.hash_of),
+            self.now(),
+            store.engine.snapshot() if store.is_open else None,
+            epochs,
+            [CapturedTable(table, self._codec_assign()) for table in self._tables.values()],
+            [
+                CapturedQueue(name, queue, queue.capture(), self._codec_assign())
+                for name, queue in self._queues.items()
+            ],
+            self._columnar.capture(checkpoint_id, None if is_whole else since),
+            self._spool,
+            dict(self._restored) if is_whole else {},
+            dict(self._columnar.restored) if is_whole else {},
+        )
+        store.next_epoch(min(self._known.values(), default=None))
+        if checkpoint_id is not None:
+            assert store.epoch is not None
+            self._known[checkpoint_id] = store.epoch
+        return capture
+
+    def _codec_assign(self) -> KeyGroupAssigner:
+        return KeyGroupAssigner(self.max_parallelism, self.hash_of, 1)
+
+    # --- restore ------------------------------------------------------------------------------
+
+    def restore(
+        self, snapshots: Iterable[SnapshotStream], checkpoint_id: int | None = None
+    ) -> None:
+        if self._tables or self._columnar:
+            raise StateError("a backend is restored before its states are used, not afterwards")
+        timers: dict[str, RestoredTable] = {}
+        for snapshot in snapshots:
+            self._spool_snapshot(snapshot, timers)
+        if checkpoint_id is not None:
+            self._store.next_epoch(None)
+            assert self._store.epoch is not None
+            self._known = {checkpoint_id: self._store.epoch}
+        for name, restored in timers.items():
+            queue = self.timer_queue(name)
+            assert self._spool is not None
+            for group in sorted(restored.groups):
+                for payload in restored.frames(self._spool, group):
+                    for timestamp, key, namespace in read_timers(name, payload):
+                        queue.add(timestamp, as_key(key), namespace)
+
+    def _spool_snapshot(self, snapshot: SnapshotStream, timers: dict[str, RestoredTable]) -> None:
+        if self._spool is None:
+            self._spool = Spool(self._store.engine.path)
+        spool = self._spool
+        tables: dict[Section, RestoredTable] = {}
+        columns: dict[str, dict[int, list[bytes]]] = {}
+        for group, section, payload in snapshot.bodies():
+            if group not in self.key_groups:
+                continue
+            if section.kind is SectionKind.COLUMNS:
+                groups = columns.setdefault(section.name, {})
+                groups.setdefault(group, []).append(bytes(payload))
+            else:
+                found = tables.setdefault(section, RestoredTable("", False))
+                found.groups.setdefault(group, []).append(spool.add(payload))
+        contents = snapshot.contents()
+        for name, form in contents.tables.items():
+            check_keys(name, form.serializer)
+            known = self._restored.setdefault(name, RestoredTable(form.kind, form.namespaced))
+            known.serializers.append(form.serializer)
+            if form.whole:
+                _drop(known, snapshot.key_groups)
+            _add(known, tables.get(Section(SectionKind.TABLE, name)))
+        for name in contents.timers:
+            queue = timers.setdefault(name, RestoredTable("timers", True))
+            _drop(queue, snapshot.key_groups)
+            _add(queue, tables.get(Section(SectionKind.TIMERS, name)))
+        self._columnar.restore(
+            {
+                name: ColumnarSnapshot(
+                    form.kind,
+                    form.namespaced,
+                    form.whole,
+                    form.removed,
+                    {group: b"".join(parts) for group, parts in columns.get(name, {}).items()},
+                    form.pickled,
+                )
+                for name, form in contents.columns.items()
+            },
+            snapshot.key_groups,
+            self.key_groups,
+        )
+
+    def _take_over(self, table: DiskTable[Any], restored: RestoredTable) -> None:
+        """Write what was restored as rows.  Raises StateMigrationError."""
+        serializer: StateSerializer = table.serializer
+        for snapshot in restored.serializers:
+            serializer.check(snapshot)
+        assert self._spool is not None
+        batch = self._store.engine.batch()
+        for group in sorted(restored.groups):
+            is_first = True
+            for payload in restored.frames(self._spool, group):
+                for frame in serializer.read(payload):
+                    if not is_first:
+                        batch = self._written(batch)
+                        self._remove_rows(table, frame)
+                    for places, contents in _portions(frame):
+                        encoded = table.codec.encode_all(places)
+                        for place, row_key, held in zip(places, encoded, contents, strict=True):
+                            table.put_restored(batch, place, row_key, held)
+                        if batch.size_in_bytes() > _LARGEST_BATCH:
+                            batch = self._written(batch)
+                    is_first = False
+        self._written(batch)
+
+    def _written(self, batch: rocksdict.WriteBatch) -> rocksdict.WriteBatch:
+        """A new one, after that was written."""
+        if len(batch):
+            self._store.engine.write(batch)
+        return self._store.engine.batch()
+
+    def _remove_rows(self, table: DiskTable[Any], frame: Frame) -> None:
+        """Of places that an earlier frame may have: they are removed, or replaced as a whole."""
+        places = [
+            *as_places(frame.removed_keys, frame.removed_namespaces),
+            *as_places(frame.keys, frame.namespaces),
+        ]
+        engine = self._store.engine
+        batch, reader = engine.batch(), engine.reader()
+        for encoded in table.codec.encode_all(list(dict.fromkeys(places))):
+            for row_key, _ in reader.scan(encoded):
+                batch.delete(row_key)
+        self._written(batch)
+
+
+def _portions(frame: Frame, size: int = 1000) -> Iterator[tuple[list[Any], list[Any]]]:
+    places = list(as_places(frame.keys, frame.namespaces))
+    for begin in range(0, len(places), size):
+        yield places[begin : begin + size], frame.contents[begin : begin + size]
+
+
+def _drop(restored: RestoredTable, key_groups: KeyGroupRange) -> None:
+    for group in [group for group in restored.groups if group in key_groups]:
+        del restored.groups[group]
+
+
+def _add(known: RestoredTable, more: RestoredTable | None) -> None:
+    if more is not None:
+        for group, frames in more.groups.items():
+            known.groups.setdefault(group, []).extend(frames)
+
+
+def as_places(keys: list[Any], namespaces: list[Any] | None) -> Iterable[Any]:
+    """With keys that a dictionary finds: those that were stored are other objects."""
+    found = keys if are_plain(keys) else list(map(as_key, keys))
+    return found if namespaces is None else zip(found, namespaces, strict=True)
+
+
+def check_use(descriptor: StateDescriptor, namespaced: bool, kind: str, was: bool) -> None:
+    """Raises StateError: the state is of that other kind."""
+    if kind != descriptor.kind or was != namespaced:
+        raise StateError(
+            f"state {descriptor.name!r} is {'per-window ' if was else ''}{kind} state here and "
+            f"is asked for as {'per-window ' if namespaced else ''}{descriptor.kind} state: "
+            "give one of the two another name"
+        )

@@ -1,0 +1,688 @@
+"""State tables on a disk, with a cache of decoded contents.
+
+What is read is kept, decoded, until there is no room for it; what is put, or may be changed in
+place, is written back with others: when some thousands of places have changed, when the cache has
+no room, and before each capture.  The cache has two generations: what is used moves to the young
+one, and when that is full, the old one is forgotten.
+
+A *value* has one row.  A *list* has a row for each portion of elements that was written at once, so
+that adding to a list reads nothing but whether there is one.  A *map* has a row for each entry,
+with a number that says when it was inserted.
+"""
+
+from __future__ import annotations
+
+import struct
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from flinkray.core.values import IMMUTABLE
+from flinkray.state.descriptors import StateDescriptor
+from flinkray.state.disk.engine import Pair, after
+from flinkray.state.disk.places import (
+    Exact,
+    PlaceCodec,
+    encode_part,
+    exact_part,
+    part_of,
+    table_prefix,
+)
+from flinkray.state.disk.rows import (
+    ValueRows,
+    decode_value,
+    encoded_at,
+    with_exact,
+    without_exact,
+)
+from flinkray.state.disk.store import OVERHEAD, DiskStore
+from flinkray.state.errors import StateError
+from flinkray.state.key_encoding import decode_first_key
+from flinkray.state.keys import KeyGroupAssigner
+from flinkray.state.table import (
+    MISSING,
+    ListTable,
+    MapTable,
+    PointReader,
+    StateTable,
+    ValueTable,
+)
+
+if TYPE_CHECKING:
+    import rocksdict
+
+HeldT = TypeVar("HeldT")
+
+
+class _Unknown:
+    __slots__ = ()
+
+
+_UNKNOWN: Any = _Unknown()
+"""Stands for what is not in the cache."""
+
+_NUMBER = struct.Struct(">Q")
+_ENTRY = struct.Struct(">QI")
+"""Of an entry of a map: its number, and the size of its place, encoded."""
+_FIRST = _NUMBER.pack(0)
+_MOST_PORTIONS = 16
+"""Rows of a list that is in the cache."""
+
+
+class DiskTable(StateTable, Generic[HeldT]):
+    """What the shapes have in common; *HeldT* is what the cache has of a place.
+
+    Args:
+        number: in the engine; others have another one.
+        assign: says the key groups.
+    """
+
+    def __init__(
+        self,
+        descriptor: StateDescriptor,
+        namespaced: bool,
+        number: int,
+        store: DiskStore,
+        assign: KeyGroupAssigner,
+    ) -> None:
+        super().__init__(descriptor, namespaced)
+        self.number = number
+        self.codec = PlaceCodec(number, namespaced, assign)
+        self._store = store
+        self._rows = ValueRows()
+        self._young: dict[Any, HeldT] = {}
+        self._old: dict[Any, HeldT] = {}
+        self._dirty: dict[Any, None] = {}
+        """Places that have changed and are not written yet; what they hold is in the young
+        generation."""
+
+    # --- what shapes say ----------------------------------------------------------------------
+
+    @abstractmethod
+    def _put_rows(
+        self, batch: rocksdict.WriteBatch, place: bytes, exact: Exact, held: HeldT
+    ) -> int:
+        """Write what has changed of a place; its size."""
+
+    @abstractmethod
+    def _settled(self, held: HeldT) -> None:
+        """What has changed of a place is on the disk."""
+
+    @abstractmethod
+    def place_of(self, pair: Pair) -> bytes:
+        """The place of a row, encoded, with the number of the table and the key group."""
+
+    @abstractmethod
+    def contents_of(self, rows: Sequence[Pair]) -> Any:
+        """What the rows of a place, in order, hold.  From any thread."""
+
+    @abstractmethod
+    def put_restored(
+        self, batch: rocksdict.WriteBatch, place: Any, encoded: bytes, contents: Any
+    ) -> None:
+        """Write a place of which there is nothing."""
+
+    # --- StateTable ---------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        self._store.flush()
+        return sum(1 for _ in self._encoded_places())
+
+    def estimated_size(self) -> int:
+        return self._store.engine.estimated_number() + len(self._dirty)
+
+    def places(self) -> Iterator[Any]:
+        for place, _ in self.entries():
+            yield place
+
+    def entries(self) -> Iterator[tuple[Any, Any]]:
+        self._store.flush()
+        prefix = table_prefix(self.number)
+        pairs = self._store.engine.scan_in_portions(prefix, after(prefix))
+        return self.read_rows(self.codec, pairs)
+
+    def read_rows(self, codec: PlaceCodec, pairs: Iterable[Pair]) -> Iterator[tuple[Any, Any]]:
+        """Places and their contents, of rows in order.  From any thread, with a codec of its
+        own."""
+        for encoded, rows in groupby(pairs, self.place_of):
+            of_place = list(rows)
+            exact, _, _ = without_exact(of_place[0][1])
+            yield codec.decode(encoded, 4, exact), self.contents_of(of_place)
+
+    def _encoded_places(self) -> Iterator[tuple[bytes, Exact]]:
+        prefix = table_prefix(self.number)
+        for encoded, rows in groupby(self._store.engine.scan(prefix, after(prefix)), self.place_of):
+            exact, _, _ = without_exact(next(rows)[1])
+            yield encoded, exact
+
+    def point_reader(self) -> PointReader:
+        raise StateError(
+            f"state {self.descriptor.name!r} is queryable, which state on a disk cannot be yet: "
+            "set state.backend.type to hashmap, or leave set_queryable out"
+        )
+
+    def clear(self) -> None:
+        self._store.flush()
+        engine = self._store.engine
+        if self._store.epoch is not None:
+            batch = engine.batch()
+            for encoded, exact in self._encoded_places():
+                self._store.note(batch, encoded, exact)
+            engine.write(batch)
+        prefix = table_prefix(self.number)
+        engine.delete_range(prefix, after(prefix))
+        self._young, self._old = {}, {}
+
+    # --- Cached -------------------------------------------------------------------------------
+
+    @property
+    def has_changes(self) -> bool:
+        return bool(self._dirty)
+
+    def write_to(self, batch: rocksdict.WriteBatch) -> tuple[int, int]:
+        places = list(self._dirty)
+        size = 0
+        for place, encoded in zip(places, self.codec.encode_all(places), strict=True):
+            exact = self.codec.exact(place)
+            try:
+                size += self._put_rows(batch, encoded, exact, self._young[place])
+            except StateError as error:
+                raise StateError(
+                    f"state {self.descriptor.name!r} of {_key_of(place, self)!r}: {error}"
+                ) from error
+            self._store.note(batch, encoded, exact)
+        return len(places), size
+
+    def written(self) -> None:
+        for place in self._dirty:
+            self._settled(self._young[place])
+        self._dirty.clear()
+
+    def make_older(self) -> None:
+        self._old, self._young = self._young, {}
+
+    # --- for the shapes -----------------------------------------------------------------------
+
+    def _held(self, place: Any) -> HeldT | None:
+        """What the cache has, which is young from now on."""
+        held = self._young.get(place)
+        if held is None:
+            held = self._old.get(place)
+            if held is not None:
+                self._young[place] = held
+        return held
+
+    def _keep(self, place: Any, held: HeldT, size: int) -> HeldT:
+        self._store.account(size + OVERHEAD)
+        self._young[place] = held
+        return held
+
+    def _change(self, place: Any, held: HeldT) -> None:
+        """To be called before a place is changed."""
+        if place not in self._dirty:
+            if len(self._dirty) >= self._store.most_dirty:
+                self._store.flush()
+                self._store.make_room()
+            self._young[place] = held
+            self._dirty[place] = None
+
+    def _rows_of(self, encoded: bytes) -> list[Pair]:
+        return list(self._store.engine.reader().scan(encoded))
+
+
+def _key_of(place: Any, table: StateTable) -> Any:
+    return place[0] if table.namespaced else place
+
+
+def _size_of(rows: Iterable[Pair]) -> int:
+    return sum(len(key) + len(row) for key, row in rows)
+
+
+# --- values -------------------------------------------------------------------------------------
+
+
+class DiskValueTable(DiskTable[Any], ValueTable):
+    """See the module.  The cache has values, and MISSING of places that hold nothing."""
+
+    def _load(self, place: Any) -> Any:
+        value = self._old.get(place, _UNKNOWN)
+        if value is not _UNKNOWN:
+            self._young[place] = value
+            return value
+        row = self._store.engine.get(self.codec.encode(place))
+        if row is None:
+            return self._keep(place, MISSING, 0)
+        return self._keep(place, decode_value(row, encoded_at(row)), len(row))
+
+    def __contains__(self, place: Any) -> bool:
+        return self.get(place, MISSING) is not MISSING
+
+    def get(self, place: Any, default: Any = None) -> Any:
+        value = self._young.get(place, _UNKNOWN)
+        if value is _UNKNOWN:
+            value = self._load(place)
+        return default if value is MISSING else value
+
+    def get_to_change(self, place: Any, default: Any = None) -> Any:
+        value = self._young.get(place, _UNKNOWN)
+        if value is _UNKNOWN:
+            value = self._load(place)
+        if value is MISSING:
+            return default
+        if type(value) not in IMMUTABLE:
+            self._change(place, value)
+        return value
+
+    def take(self, place: Any, default: Any = None) -> Any:
+        value = self.get(place, MISSING)
+        if value is MISSING:
+            return default
+        self._change(place, MISSING)
+        self._young[place] = MISSING
+        return value
+
+    def put(self, place: Any, value: Any) -> None:
+        if place not in self._dirty:
+            self._change(place, value)
+        self._young[place] = value
+
+    def put_all(self, values: Mapping[Any, Any]) -> None:
+        for place, value in values.items():
+            self.put(place, value)
+
+    def remove(self, place: Any) -> None:
+        if self._young.get(place, _UNKNOWN) is MISSING:
+            return
+        self._change(place, MISSING)
+        self._young[place] = MISSING
+
+    def read_rows(self, codec: PlaceCodec, pairs: Iterable[Pair]) -> Iterator[tuple[Any, Any]]:
+        decode = codec.decode
+        for key, row in pairs:
+            exact, _, at = without_exact(row)
+            yield decode(key, 4, exact), decode_value(row, at)
+
+    def _put_rows(self, batch: rocksdict.WriteBatch, place: bytes, exact: Exact, held: Any) -> int:
+        if held is MISSING:
+            batch.delete(place)
+            return len(place)
+        row = with_exact(exact, self._rows.encode(held))
+        batch.put(place, row)
+        return len(place) + len(row)
+
+    def _settled(self, held: Any) -> None:
+        return
+
+    def place_of(self, pair: Pair) -> bytes:
+        return pair[0]
+
+    def contents_of(self, rows: Sequence[Pair]) -> Any:
+        ((_, row),) = rows
+        return decode_value(row, encoded_at(row))
+
+    def put_restored(
+        self, batch: rocksdict.WriteBatch, place: Any, encoded: bytes, contents: Any
+    ) -> None:
+        batch.put(encoded, with_exact(self.codec.exact(place), self._rows.encode(contents)))
+
+
+# --- lists --------------------------------------------------------------------------------------
+
+
+class _HeldList:
+    """What is known of a list: all of it (*values*), or that there is one, and what was added to
+    it and is not written yet."""
+
+    __slots__ = ("added", "is_rewritten", "portions", "stored", "values")
+
+    def __init__(self, values: list[Any] | None, portions: list[bytes]) -> None:
+        self.values = values
+        self.added: list[Any] = []
+        """Where the values are not known."""
+        self.portions = portions
+        """Where they are: the numbers of its rows."""
+        self.stored = 0 if values is None else len(values)
+        """Elements that are on the disk."""
+        self.is_rewritten = False
+        """Nothing that is on the disk stays."""
+
+
+class DiskListTable(DiskTable[_HeldList], ListTable):
+    """See the module."""
+
+    def __init__(
+        self,
+        descriptor: StateDescriptor,
+        namespaced: bool,
+        number: int,
+        store: DiskStore,
+        assign: KeyGroupAssigner,
+    ) -> None:
+        super().__init__(descriptor, namespaced, number, store, assign)
+        self._next = 1
+
+    def _known(self, place: Any) -> _HeldList:
+        """With all of its values."""
+        held = self._held(place)
+        if held is not None and held.values is not None:
+            return held
+        rows = self._rows_of(self.codec.encode(place))
+        values = self.contents_of(rows) if rows else []
+        portions = [key[-8:] for key, _ in rows]
+        if held is None:
+            held = _HeldList(values, portions)
+        else:
+            held.stored, held.values, held.added = len(values), values + held.added, []
+            held.portions = portions
+        return self._keep(place, held, _size_of(rows))
+
+    def __contains__(self, place: Any) -> bool:
+        held = self._held(place) or self._existing(place)
+        return held.values is None or bool(held.values)
+
+    def _existing(self, place: Any) -> _HeldList:
+        """Of a place that is not in the cache."""
+        row = self._store.engine.get(self.codec.encode(place) + _FIRST)
+        return self._keep(place, _HeldList([] if row is None else None, []), 0)
+
+    def get(self, place: Any) -> Sequence[Any]:
+        return self._known(place).values or ()
+
+    def take(self, place: Any) -> Sequence[Any]:
+        held = self._known(place)
+        values = held.values
+        if not values:
+            return ()
+        self._change(place, held)
+        held.values, held.is_rewritten = [], True
+        return values
+
+    def append(self, place: Any, value: Any) -> bool:
+        held = self._held(place) or self._existing(place)
+        self._change(place, held)
+        if held.values is None:
+            held.added.append(value)
+            return False
+        held.values.append(value)
+        return len(held.values) == 1
+
+    def extend(self, place: Any, values: Iterable[Any]) -> None:
+        added = list(values)
+        if not added:
+            return
+        held = self._held(place) or self._existing(place)
+        self._change(place, held)
+        if held.values is None:
+            held.added += added
+        else:
+            held.values += added
+
+    def put(self, place: Any, values: Iterable[Any]) -> None:
+        replacement = list(values)
+        held = self._known(place)
+        if not replacement and not held.values:
+            return
+        self._change(place, held)
+        held.values, held.is_rewritten = replacement, True
+
+    def remove(self, place: Any) -> None:
+        self.put(place, ())
+
+    def _put_rows(
+        self, batch: rocksdict.WriteBatch, place: bytes, exact: Exact, held: _HeldList
+    ) -> int:
+        if held.values is None:
+            return self._put_portion(batch, place + self._number(), exact, held.added)
+        is_rewritten = held.is_rewritten or len(held.portions) >= _MOST_PORTIONS
+        begin = 0 if is_rewritten else held.stored
+        if is_rewritten:
+            for portion in held.portions:
+                batch.delete(place + portion)
+            held.portions = []
+            held.is_rewritten = True  # until it is on the disk
+        if begin == len(held.values):
+            return len(place)
+        portion = self._number() if held.portions else _FIRST
+        held.portions.append(portion)
+        return self._put_portion(batch, place + portion, exact, held.values[begin:])
+
+    def _number(self) -> bytes:
+        number = _NUMBER.pack(self._next)
+        self._next += 1
+        return number
+
+    def _put_portion(
+        self, batch: rocksdict.WriteBatch, key: bytes, exact: Exact, values: list[Any]
+    ) -> int:
+        row = with_exact(exact, self._rows.encode(values))
+        batch.put(key, row)
+        return len(key) + len(row)
+
+    def _settled(self, held: _HeldList) -> None:
+        held.added, held.is_rewritten = [], False
+        held.stored = len(held.values or ())
+
+    def place_of(self, pair: Pair) -> bytes:
+        return pair[0][:-8]
+
+    def contents_of(self, rows: Sequence[Pair]) -> list[Any]:
+        values: list[Any] = []
+        for _, row in rows:
+            values += decode_value(row, encoded_at(row))
+        return values
+
+    def put_restored(
+        self, batch: rocksdict.WriteBatch, place: Any, encoded: bytes, contents: Any
+    ) -> None:
+        self._put_portion(batch, encoded + _FIRST, self.codec.exact(place), list(contents))
+
+
+# --- maps ---------------------------------------------------------------------------------------
+
+
+class _HeldMap:
+    """What is known of a map: some entries, or all."""
+
+    __slots__ = ("changed", "entries", "gone", "is_complete", "numbers")
+
+    def __init__(self) -> None:
+        self.entries: dict[Any, Any] = {}
+        """Values by key, in order if all are here; else MISSING where it is known that there is
+        none."""
+        self.numbers: dict[Any, int] = {}
+        """Of those that there are."""
+        self.is_complete = False
+        self.changed: dict[Any, None] = {}
+        """Keys whose entries have changed, or gone, and are not written yet."""
+        self.gone: list[bytes] = []
+        """Rows that are to be removed before that."""
+
+
+class DiskMapTable(DiskTable[_HeldMap], MapTable):
+    """See the module."""
+
+    def __init__(
+        self,
+        descriptor: StateDescriptor,
+        namespaced: bool,
+        number: int,
+        store: DiskStore,
+        assign: KeyGroupAssigner,
+    ) -> None:
+        super().__init__(descriptor, namespaced, number, store, assign)
+        self._next = 0
+
+    def _map(self, place: Any) -> _HeldMap:
+        return self._held(place) or self._keep(place, _HeldMap(), 0)
+
+    def _entry(self, place: Any, held: _HeldMap, key: Any) -> Any:
+        """The value, or MISSING."""
+        value = held.entries.get(key, _UNKNOWN)
+        if value is not _UNKNOWN:
+            return value
+        if held.is_complete:
+            return MISSING
+        row = self._store.engine.get(self.codec.encode(place) + encode_part(key))
+        size = OVERHEAD
+        if row is None:
+            value = MISSING
+        else:
+            at = encoded_at(row)
+            held.numbers[key], _ = _ENTRY.unpack_from(row, at)
+            value = decode_value(row, at + _ENTRY.size)
+            size += len(row)
+        held.entries[key] = value
+        self._store.account(size)
+        self._young[place] = held
+        return value
+
+    def _complete(self, place: Any) -> _HeldMap:
+        """With all of its entries."""
+        held = self._map(place)
+        if held.is_complete:
+            return held
+        encoded = self.codec.encode(place)
+        rows = self._rows_of(encoded)
+        gone = set(held.gone)
+        for row_key, row in rows:
+            if row_key not in gone:
+                key, number, value = _read_entry(len(encoded), row_key, row)
+                if key not in held.changed and held.entries.get(key, MISSING) is MISSING:
+                    held.entries[key], held.numbers[key] = value, number
+        in_order = sorted(held.numbers, key=held.numbers.__getitem__)
+        held.entries = {key: held.entries[key] for key in in_order}
+        held.is_complete = True
+        return self._keep(place, held, _size_of(rows))
+
+    def __contains__(self, place: Any) -> bool:
+        held = self._map(place)
+        if held.numbers or held.is_complete:
+            return bool(held.numbers)
+        if held.changed or held.gone:
+            self._store.flush()
+        return any(True for _ in self._store.engine.reader().scan(self.codec.encode(place)))
+
+    def get(self, place: Any, key: Any, default: Any = None) -> Any:
+        value = self._entry(place, self._map(place), key)
+        return default if value is MISSING else value
+
+    def get_to_change(self, place: Any, key: Any, default: Any = None) -> Any:
+        held = self._map(place)
+        value = self._entry(place, held, key)
+        if value is MISSING:
+            return default
+        if type(value) not in IMMUTABLE:
+            self._change(place, held)
+            held.changed[key] = None
+        return value
+
+    def contains(self, place: Any, key: Any) -> bool:
+        return self._entry(place, self._map(place), key) is not MISSING
+
+    def items(self, place: Any) -> Iterable[tuple[Any, Any]]:
+        return self._complete(place).entries.items()
+
+    def put(self, place: Any, key: Any, value: Any) -> None:
+        held = self._map(place)
+        if self._entry(place, held, key) is MISSING:
+            held.numbers[key] = self._next
+            self._next += 1
+        self._change(place, held)
+        held.entries[key] = value
+        held.changed[key] = None
+
+    def put_all(self, place: Any, entries: Mapping[Any, Any]) -> None:
+        for key, value in entries.items():
+            self.put(place, key, value)
+
+    def remove_entry(self, place: Any, key: Any) -> None:
+        held = self._map(place)
+        if self._entry(place, held, key) is MISSING:
+            return
+        self._change(place, held)
+        held.changed[key] = None
+        del held.numbers[key]
+        if held.is_complete:
+            del held.entries[key]
+        else:
+            held.entries[key] = MISSING
+
+    def remove(self, place: Any) -> None:
+        held = self._map(place)
+        encoded = self.codec.encode(place)
+        rows = [key for key, _ in self._rows_of(encoded)]
+        if not rows and not held.numbers:
+            return
+        self._change(place, held)
+        held.gone = rows
+        held.entries, held.numbers, held.changed = {}, {}, {}
+        held.is_complete = True
+
+    def _put_rows(
+        self, batch: rocksdict.WriteBatch, place: bytes, exact: Exact, held: _HeldMap
+    ) -> int:
+        for row_key in held.gone:
+            batch.delete(row_key)
+        size = 0
+        for key in held.changed:
+            row_key = place + encode_part(key)
+            number = held.numbers.get(key)
+            if number is None:
+                batch.delete(row_key)
+            else:
+                size += self._put_entry(
+                    batch, row_key, exact, key, number, len(place), held.entries[key]
+                )
+        return size
+
+    def _put_entry(
+        self,
+        batch: rocksdict.WriteBatch,
+        row_key: bytes,
+        exact: Exact,
+        key: Any,
+        number: int,
+        size: int,
+        value: Any,
+    ) -> int:
+        encoded = _ENTRY.pack(number, size) + self._rows.encode(value)
+        row = with_exact(exact, encoded, exact_part(key))
+        batch.put(row_key, row)
+        return len(row_key) + len(row)
+
+    def _settled(self, held: _HeldMap) -> None:
+        held.changed, held.gone = {}, []
+
+    def place_of(self, pair: Pair) -> bytes:
+        row_key, row = pair
+        _, size = _ENTRY.unpack_from(row, encoded_at(row))
+        return row_key[:size]
+
+    def contents_of(self, rows: Sequence[Pair]) -> dict[Any, Any]:
+        (_, first) = rows[0]
+        _, size = _ENTRY.unpack_from(first, encoded_at(first))
+        entries = [_read_entry(size, *pair) for pair in rows]
+        entries.sort(key=lambda entry: entry[1])
+        return {key: value for key, _, value in entries}
+
+    def put_restored(
+        self, batch: rocksdict.WriteBatch, place: Any, encoded: bytes, contents: Any
+    ) -> None:
+        exact = self.codec.exact(place)
+        for key, value in contents.items():
+            self._put_entry(
+                batch, encoded + encode_part(key), exact, key, self._next, len(encoded), value
+            )
+            self._next += 1
+
+
+def _read_entry(place_size: int, row_key: bytes, row: bytes) -> tuple[Any, int, Any]:
+    """Key, number, value."""
+    _, exact_key, at = without_exact(row)
+    number, _ = _ENTRY.unpack_from(row, at)
+    if exact_key is None:
+        key, _ = decode_first_key(row_key, place_size)
+    else:
+        key = part_of(exact_key)
+    return key, number, decode_value(row, at + _ENTRY.size)
