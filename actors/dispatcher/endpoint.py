@@ -18,6 +18,7 @@ from flinkray.actors.dispatcher.job_history import JobHistory
 from flinkray.actors.dispatcher.job_master_supervision import JobMasterSupervision
 from flinkray.actors.dispatcher.job_queries import JobQueries
 from flinkray.actors.dispatcher.job_resizing import JobResizing
+from flinkray.actors.dispatcher.job_snapshots import JobSnapshots, taken_at_the_end
 from flinkray.actors.dispatcher.managed_job import ManagedJob
 from flinkray.actors.dispatcher.retry_until_done import retry_until_done
 from flinkray.actors.gateways import DispatcherGateway
@@ -27,6 +28,7 @@ from flinkray.actors.gateways.messages import (
     JobMasterToDispatcherRegistrationSuccess,
     StoredJob,
 )
+from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken
 from flinkray.actors.shared.cluster_services import ClusterServices, Leadership
 from flinkray.actors.shared.settings import heartbeat_settings, job_master_restart_strategy
 from flinkray.blob import BlobNotFoundError
@@ -118,6 +120,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         theirs is deleted."""
         self._queries = JobQueries(self._jobs, self._ended, self._unreadable)
         self._resizing = JobResizing(self, self._graphs)
+        self._snapshots = JobSnapshots(self, self._jobs)
         self._cancelling = JobCancelling(self, self._graphs, self._job_masters, self._jobs.get)
         self._shutting_down = False
         self._gives_up_jobs = False
@@ -308,6 +311,14 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         job = self._queries.managed(job_id)
         await asyncio.shield(job.accepted)
         await self._resizing.resize(job, bounds)
+
+    async def take_snapshot(self, job_id: JobID, request: SnapshotRequest) -> SnapshotTaken:
+        if (ended := self._ended.get(job_id)) is not None:
+            return taken_at_the_end(ended.result, request)
+        return await self._snapshots.take(self._queries.managed(job_id), request)
+
+    async def dispose_savepoint(self, path: str) -> None:
+        await self._snapshots.dispose(path)
 
     async def request_cluster_overview(self) -> ClusterOverview:
         manager = await self._services.connect_to_resource_manager()

@@ -15,6 +15,7 @@ __all__ = [
     "job_processes",
     "kv_states",
     "messages",
+    "snapshots",
     "stream_coordinator",
     "task_errors",
     "task_executor_arguments",

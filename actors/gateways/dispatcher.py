@@ -7,6 +7,7 @@ from abc import abstractmethod
 from flinkray.actors.gateways.messages import (
     JobMasterToDispatcherRegistrationSuccess,
 )
+from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken
 from flinkray.core.ids import (
     IntermediateDataSetID,
     JobID,
@@ -86,6 +87,32 @@ class DispatcherGateway(FencedRpcGateway):
             JobNotFoundError.
             JobStateError: it is not possible, or another change of the job is under way; nothing
                 has changed.
+        """
+
+    @abstractmethod
+    @ask_timeout(None)
+    async def take_snapshot(self, job_id: JobID, request: SnapshotRequest) -> SnapshotTaken:
+        """Have a savepoint or a checkpoint taken, once for each trigger id, whichever JobMasters
+        and Dispatchers die meanwhile; answered when it is complete, and the job has finished if it
+        is to.
+
+        Raises:
+            JobNotFoundError.
+            JobStateError: the job has ended otherwise.
+            CheckpointError: it is not taken.
+            StopWithSavepointError: it is complete, but the job did not finish.
+            JobError, CheckpointStorageError: the directory cannot be used.
+        """
+
+    @abstractmethod
+    @ask_timeout(None)
+    @runs_to_completion
+    async def dispose_savepoint(self, path: str) -> None:
+        """Delete a savepoint, by its directory or its metadata.
+
+        Raises:
+            CheckpointStorageError: there is none, or it cannot be deleted.
+            JobStateError: a job that runs needs it.
         """
 
     @abstractmethod

@@ -9,6 +9,7 @@ from flinkray.actors.gateways.messages import (
     TaskExecutorHeartbeat,
     TaskExecutorToJobMasterRegistrationSuccess,
 )
+from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken
 from flinkray.actors.gateways.task_reports import TaskReport
 from flinkray.core.ids import (
     AllocationID,
@@ -188,6 +189,25 @@ class JobMasterGateway(CoordinatorListenerGateway, KvStateRegistryGateway, KvSta
     @abstractmethod
     async def request_job_details(self) -> JobDetails:
         """TaskExecutors are asked for what their stream tasks have read and written."""
+
+    @abstractmethod
+    @ask_timeout(None)
+    async def take_snapshot(
+        self, dispatcher_id: DispatcherId, request: SnapshotRequest
+    ) -> SnapshotTaken:
+        """Take a savepoint or a checkpoint, once for each trigger id; answered when it is complete,
+        and the job has finished if it is to.
+
+        Raises:
+            CheckpointError: it is not taken.
+            StopWithSavepointError: it is complete, but the job did not finish.
+            JobError, CheckpointStorageError: the directory cannot be used.
+        """
+
+    @abstractmethod
+    async def request_savepoint_in_use(self) -> str | None:
+        """The metadata of the savepoint that the job would go on from after a failure; None: it has
+        a checkpoint of its own, or would begin anew."""
 
     @abstractmethod
     async def cancel(self, dispatcher_id: DispatcherId) -> None: ...

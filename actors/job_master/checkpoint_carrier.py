@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
+from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken
 from flinkray.actors.job_master.checkpoint_orders import CheckpointOrders
 from flinkray.actors.job_master.source_coordination import SourceCoordination
 from flinkray.actors.job_master.stored_checkpoints import StoredCheckpoints
@@ -100,6 +101,14 @@ class CheckpointCarrier:
         finally:
             self._recovered.set_result(None)
 
+    async def read_savepoint(self, location: str) -> CompletedCheckpoint:
+        """What the job is to start from.
+
+        Raises:
+            CheckpointStorageError: it is no savepoint or checkpoint, or not whole.
+        """
+        return await self._stored.read_savepoint(location)
+
     def carry_out(self, action: JobSchedulerAction) -> bool:
         """Begin; False: it is nothing of a checkpoint."""
         match action:
@@ -146,16 +155,32 @@ class CheckpointCarrier:
 
     # --- requests ---------------------------------------------------------------------------------
 
+    @property
+    def status(self) -> JobStatus:
+        """The job's."""
+        return self._scheduler.status
+
+    async def place_of_savepoint(self, request: SnapshotRequest) -> str | SnapshotTaken:
+        """The directory of a savepoint, or the one that an earlier JobMaster has completed for the
+        same request.
+
+        Raises:
+            JobError, CheckpointStorageError: the directory cannot be used.
+        """
+        await self._recovered
+        return await self._stored.place_of_savepoint(request)
+
     async def request(
-        self, properties: CheckpointProperties | None, target_directory: str | None
+        self, properties: CheckpointProperties | None, directory: str | None
     ) -> act.SnapshotFinished:
-        """Have a savepoint taken, or (None) a checkpoint of the job, and wait for it."""
+        """Have a savepoint taken in that directory, or (None) a checkpoint of the job, and wait for
+        it."""
         self._last_request += 1
         number = self._last_request
         finished: asyncio.Future[act.SnapshotFinished]
         finished = self._job_master.rpc_service.loop.create_future()
         self._requests[number] = finished
-        self._tell(t.SnapshotRequested(number, properties, target_directory))
+        self._tell(t.SnapshotRequested(number, properties, directory))
         return await finished
 
     def _finished(self, action: act.SnapshotFinished) -> None:

@@ -22,6 +22,7 @@ from flinkray.actors.gateways.messages import (
     TaskExecutorToJobMasterRegistrationSuccess,
     job_master_resource_id,
 )
+from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken
 from flinkray.actors.gateways.task_reports import TaskReport
 from flinkray.actors.job_master.checkpoint_carrier import CheckpointCarrier
 from flinkray.actors.job_master.global_aggregates import GlobalAggregates
@@ -29,6 +30,7 @@ from flinkray.actors.job_master.job_end import report_end
 from flinkray.actors.job_master.leaders import JobMasterLeaders
 from flinkray.actors.job_master.running_io_metrics import RunningIOMetrics
 from flinkray.actors.job_master.slots import JobMasterSlots
+from flinkray.actors.job_master.snapshot_requests import SnapshotRequests
 from flinkray.actors.job_master.source_coordination import SourceCoordination
 from flinkray.actors.job_master.stored_checkpoints import CheckpointsLostError
 from flinkray.actors.job_master.task_deployer import TaskDeployer
@@ -40,7 +42,9 @@ from flinkray.actors.shared.settings import (
     scaling_settings,
     with_checkpoint_options,
 )
+from flinkray.checkpoint.errors import CheckpointStorageError
 from flinkray.core.clock import Clock
+from flinkray.core.config import Configuration
 from flinkray.core.errors import FlinkRayError, RpcError
 from flinkray.core.ids import (
     AllocationID,
@@ -54,6 +58,7 @@ from flinkray.core.ids import (
     ResultPartitionID,
     random_bytes,
 )
+from flinkray.core.job_options import STATE_RECOVERY_PATH
 from flinkray.core.kv_states import (
     KvStateJobNotFoundError,
     KvStateLocation,
@@ -184,6 +189,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             self._sources,
             apply=self._apply,
         )
+        self._snapshots = SnapshotRequests(self, self._job_id, self._checkpoints)
 
         self._tasks_ended: asyncio.Future[None] = rpc_service.loop.create_future()
         """The job has ended here, be it that another JobMaster is to run it."""
@@ -238,6 +244,21 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         if recovered is None:
             return False
         self._scheduler.checkpoints_recovered(recovered)
+        return bool(recovered) or await self._has_read_savepoint()
+
+    async def _has_read_savepoint(self) -> bool:
+        """Of a job that is to start from one, and has no checkpoint of its own."""
+        location = Configuration(self._graph.configuration).get(STATE_RECOVERY_PATH)
+        if location is None:
+            return True
+        try:
+            savepoint = await self._checkpoints.read_savepoint(location)
+        except CheckpointStorageError as error:
+            text = f"the job cannot start from {location}: {error}"
+            failure = Failure(text, suppress_restarts=True)
+            self._apply(self._scheduler.global_failure(failure, self._now))
+            return False
+        self._apply(self._scheduler.start_from_savepoint(savepoint, self._now))
         return True
 
     # --- carrying out decisions -------------------------------------------------------------------
@@ -282,6 +303,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         if takes_checkpoints:
             await self._checkpoints.settled
         if result.status.is_globally_terminal:
+            result = self._snapshots.with_savepoint(result)
             is_stored = await report_end(self._services, self.fencing_token, result, details)
             if takes_checkpoints and is_stored:
                 await self._checkpoints.forget()
@@ -448,6 +470,15 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     async def request_job_details(self) -> JobDetails:
         running = await self._io_metrics.of(self._scheduler.places_of_streams())
         return self._scheduler.details(running)
+
+    async def take_snapshot(
+        self, dispatcher_id: DispatcherId, request: SnapshotRequest
+    ) -> SnapshotTaken:
+        self._leaders.refuse_other_dispatchers(dispatcher_id, "take a snapshot")
+        return await self._snapshots.take(request)
+
+    async def request_savepoint_in_use(self) -> str | None:
+        return self._scheduler.savepoint_in_use
 
     async def cancel(self, dispatcher_id: DispatcherId) -> None:
         self._leaders.refuse_other_dispatchers(dispatcher_id, "cancel")

@@ -7,14 +7,19 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import replace
+from itertools import count
 from math import inf
 from typing import Any, TypeVar
 
 import flinkray
+from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.checkpoint import locations
-from flinkray.checkpoint.errors import CheckpointStorageError
-from flinkray.checkpoint.files import files_at
+from flinkray.checkpoint.errors import (
+    CheckpointNotFoundError,
+    CheckpointStorageError,
+    IncompleteCheckpointError,
+)
 from flinkray.checkpoint.handles import FileState
 from flinkray.checkpoint.metadata import CheckpointMetadata, SnapshotKind
 from flinkray.checkpoint.state_files import delete_state
@@ -23,13 +28,15 @@ from flinkray.checkpoint.storage import (
     delete_checkpoint,
     delete_directory,
     exclusive_files,
+    metadata_path,
     read_metadata,
+    read_whole,
     remove_empty_directory,
     savepoint_directory,
     write_metadata,
 )
 from flinkray.core.errors import FlinkRayError, JobError
-from flinkray.core.ids import JobMasterId, random_bytes
+from flinkray.core.ids import JobMasterId
 from flinkray.core.job_options import CHECKPOINTING_DIR, SAVEPOINT_DIR
 from flinkray.ha import CheckpointStoreFencedError, CompletedCheckpointPointer, StoreError
 from flinkray.rpc import FencedRpcEndpoint
@@ -43,6 +50,7 @@ from flinkray.scheduler.checkpoints.actions import (
     StoreCheckpoint,
 )
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
+from flinkray.scheduler.checkpoints.operators_with_state import operators_without_uid
 from flinkray.scheduler.checkpoints.properties import (
     CheckpointProperties,
     checkpoint_of,
@@ -186,6 +194,19 @@ class StoredCheckpoints:
         """Begin; no id is given before it is done."""
         self._create_task(self._add_restored(action.checkpoint), "keep the savepoint")
 
+    async def read_savepoint(self, location: str) -> CompletedCheckpoint:
+        """A savepoint, or another job's checkpoint, of which each file is there as a whole.
+
+        Raises:
+            CheckpointStorageError: there is none, or not all of it.
+        """
+
+        async def read() -> CheckpointMetadata:
+            return await self._service.run_blocking(read_whole, location)
+
+        metadata = await self._try(f"read {location}", read, PATIENCE)
+        return CompletedCheckpoint(metadata, savepoint(), metadata_path(location))
+
     async def _add_restored(self, checkpoint: CompletedCheckpoint) -> None:
         checkpoint_id = checkpoint.checkpoint_id
         async with self._in_order:
@@ -202,7 +223,6 @@ class StoredCheckpoints:
 
     async def _prepare(self, action: PrepareCheckpoint) -> None:
         try:
-            savepoint_at = await self._savepoint_directory(action)
             async with self._in_order:
                 checkpoint_id = await self._try("take an id", self._ids.get_and_increment, PATIENCE)
         except CheckpointStoreFencedError:
@@ -210,26 +230,45 @@ class StoredCheckpoints:
         except FlinkRayError as error:
             self._told(CheckpointNotPrepared(action.number, str(error)))
             return
-        directory = savepoint_at or self._storage.checkpoint_directory(checkpoint_id)
+        directory = action.directory or self._storage.checkpoint_directory(checkpoint_id)
         self._told(CheckpointPrepared(action.number, checkpoint_id, directory))
 
-    async def _savepoint_directory(self, action: PrepareCheckpoint) -> str | None:
-        """A new one; None: it is a checkpoint.  Raises FlinkRayError."""
-        if not action.properties.is_savepoint:
-            return None
-        target = action.target_directory or self._savepoints
+    async def place_of_savepoint(self, request: SnapshotRequest) -> str | SnapshotTaken:
+        """The directory of a savepoint, which follows from the request; or the savepoint, if an
+        earlier JobMaster has completed it.
+
+        A job that goes on in spite of a savepoint that it was to be stopped with has that behind
+        it, and needs another one.
+
+        Raises:
+            JobError: no directory is named, or it is none.
+            CheckpointStorageError: it cannot be used.
+        """
+        for attempt in count(1):
+            directory = self._savepoint_directory(request, attempt)
+            try:
+                metadata = await self._service.run_blocking(read_metadata, directory)
+            except (CheckpointNotFoundError, IncompleteCheckpointError):
+                return directory
+            if not request.kind.stops_the_job:
+                return SnapshotTaken(directory, operators_without_uid(metadata))
+        raise AssertionError("unreachable")
+
+    def _savepoint_directory(self, request: SnapshotRequest, attempt: int) -> str:
+        target = request.target_directory or self._savepoints
         if target is None:
             raise JobError(
                 self._job_id,
                 "it is not said where the savepoint is to be: name a directory, or set "
                 f"{SAVEPOINT_DIR.key}",
             )
+        name = request.trigger_id.hex()[:12]
+        if attempt > 1:
+            name += f"-{attempt}"
         try:
-            directory = savepoint_directory(target, self._job_id, lambda: random_bytes(6).hex())
+            return savepoint_directory(target, self._job_id, name)
         except ValueError as error:
             raise JobError(self._job_id, f"{target!r} is no directory: {error}") from error
-        await self._service.run_blocking(files_at, directory)
-        return directory
 
     def store(self, action: StoreCheckpoint) -> None:
         """Begin; then CheckpointIsStored or CheckpointIsNotStored is told, when that is certain."""

@@ -67,6 +67,10 @@ class StateFiles(ABC):
         """What is in a directory, in order; nothing if there is no such directory."""
 
     @abstractmethod
+    def sizes(self, location: str) -> dict[str, int]:
+        """Of the files in a directory, by their names; of none if there is no such directory."""
+
+    @abstractmethod
     def is_directory(self, location: str) -> bool: ...
 
     @abstractmethod
@@ -135,6 +139,11 @@ class LocalStateFiles(StateFiles):
         with suppress(FileNotFoundError, NotADirectoryError):
             return sorted(os.listdir(location))
         return []
+
+    def sizes(self, location: str) -> dict[str, int]:
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(location) as entries:
+            return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
+        return {}
 
     def is_directory(self, location: str) -> bool:
         return Path(location).is_dir()
@@ -236,6 +245,13 @@ class ArrowStateFiles(StateFiles):
             return []
         selector = pyarrow.fs.FileSelector(self._of(location), allow_not_found=True)
         return sorted(info.base_name for info in self._file_system.get_file_info(selector))
+
+    def sizes(self, location: str) -> dict[str, int]:
+        if not self.is_directory(location):
+            return {}
+        selector = pyarrow.fs.FileSelector(self._of(location), allow_not_found=True)
+        found = self._file_system.get_file_info(selector)
+        return {each.base_name: each.size for each in found if each.is_file}
 
     def is_directory(self, location: str) -> bool:
         info = self._file_system.get_file_info(self._of(location))

@@ -29,7 +29,7 @@ from flinkray.checkpoint.handles import (
     OperatorSubtaskState,
     StateLocation,
 )
-from flinkray.checkpoint.metadata import CheckpointedOperator, CheckpointMetadata
+from flinkray.checkpoint.metadata import CheckpointedOperator, CheckpointMetadata, SnapshotKind
 from flinkray.checkpoint.state_files import StateWriter, delete_state, go_on, random_name
 from flinkray.core.errors import StoredFormatError
 from flinkray.core.ids import JobID
@@ -101,10 +101,14 @@ def shared_directory(checkpoint_directory: str) -> str:
     return locations.join(directory, SHARED)
 
 
-def savepoint_directory(target: str, job_id: JobID, random: Callable[[], str] = random_name) -> str:
-    """A new one below the directory that a user has named."""
-    name = f"{_SAVEPOINT}{job_id.hex()[:6]}-{random()[:12]}"
-    return locations.join(locations.normal(target), name)
+def savepoint_directory(target: str, job_id: JobID, name: str | None = None) -> str:
+    """One below the directory that a user has named.
+
+    Args:
+        name: its own part of the name; None: a new one.
+    """
+    own = name or random_name()[:12]
+    return locations.join(locations.normal(target), f"{_SAVEPOINT}{job_id.hex()[:6]}-{own}")
 
 
 # --- metadata ---------------------------------------------------------------------------------
@@ -142,6 +146,62 @@ def read_metadata(location: str) -> CheckpointMetadata:
     except StoredFormatError as error:
         raise UnknownCheckpointFormatError(path, str(error)) from error
     return _with_paths(metadata, lambda text: locations.resolved(text, directory))
+
+
+def read_whole(location: str) -> CheckpointMetadata:
+    """The same, if all files of the checkpoint are there and have their sizes.  Each directory is
+    listed once; what is in the files is not looked at.
+
+    Raises:
+        CheckpointNotFoundError: a file is missing.
+        CorruptCheckpointError: a file has another size.
+    """
+    metadata = read_metadata(location)
+    sizes: dict[str, dict[str, int]] = {}
+    for operator in metadata.operators:
+        for file in _files_of(operator):
+            directory, name = locations.parent_of(file.path), locations.name_of(file.path)
+            if directory not in sizes:
+                with storage_errors(directory, "read"):
+                    sizes[directory] = files_at(directory).sizes(directory)
+            size = sizes[directory].get(name)
+            whose = f"the state of operator {operator.name!r} in {metadata_path(location)}"
+            if size is None:
+                raise CheckpointNotFoundError(
+                    file.path, f"it is not there, and has {whose}; was it deleted, or not copied?"
+                )
+            if size != file.size:
+                raise CorruptCheckpointError(
+                    file.path,
+                    f"it has {size} bytes instead of {file.size}, and {whose}: it was cut short or "
+                    "changed; start from another savepoint",
+                )
+    return metadata
+
+
+def _files_of(operator: CheckpointedOperator) -> Iterator[FileState]:
+    states = [location for subtask in operator.subtasks for location in subtask.state.locations()]
+    for location in (operator.coordinator, *states):
+        if isinstance(location, FileState):
+            yield location
+
+
+def dispose_savepoint(location: str) -> None:
+    """Delete a savepoint, with its files and, if nothing else is in it, its directory.
+
+    Raises:
+        CheckpointNotFoundError: there is none; or it is a checkpoint, which is its job's.
+    """
+    path = metadata_path(location)
+    directory = locations.parent_of(path)
+    metadata = read_metadata(path)
+    if metadata.kind is not SnapshotKind.SAVEPOINT:
+        raise CheckpointNotFoundError(
+            directory, f"it is a checkpoint of job {metadata.job_id}, and no savepoint"
+        )
+    files = [file for operator in metadata.operators for file in _files_of(operator)]
+    own = [file for file in files if locations.parent_of(file.path) == directory]
+    delete_checkpoint(path, own)
 
 
 def metadata_path(location: str) -> str:

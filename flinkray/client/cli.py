@@ -1,5 +1,6 @@
-"""The command line: ``flinkray run|list|info|cancel|query``, ``flinkray cluster up|down|status``,
-``flinkray data-sets list|release`` and ``flinkray checkpoint list|show``.
+"""The command line: ``flinkray run|list|info|cancel|savepoint|stop|query``,
+``flinkray cluster up|down|status``, ``flinkray data-sets list|release`` and
+``flinkray checkpoint list|show|trigger``.
 
 Exit codes: 0 success; 1 the job failed, or an error that is none of the following; 2 bad input
 (arguments, script, configuration, a job that is refused); 3 no cluster, or it cannot be reached;
@@ -23,6 +24,7 @@ from flinkray.client.attached_run import LeftRunning, ProgressDisplay, run_attac
 from flinkray.client.cli_checkpoints import checkpoint
 from flinkray.client.cli_data_sets import data_sets
 from flinkray.client.cli_options import (
+    JOB_ID,
     JSON,
     Connect,
     Settings,
@@ -33,7 +35,9 @@ from flinkray.client.cli_options import (
     running,
 )
 from flinkray.client.cli_query import query
+from flinkray.client.cli_savepoints import savepoint, stop, trigger_checkpoint
 from flinkray.client.pipeline_loader import PipelineNotFoundError, load_pipeline
+from flinkray.client.savepoint_locations import absolute_location
 from flinkray.core.config import Configuration
 from flinkray.core.errors import (
     ConfigurationError,
@@ -46,6 +50,7 @@ from flinkray.core.errors import (
     RpcConnectionError,
 )
 from flinkray.core.ids import JobID
+from flinkray.core.job_options import STATE_RECOVERY_IGNORE_UNCLAIMED, STATE_RECOVERY_PATH
 from flinkray.core.options import CLUSTER_ID
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart
 
@@ -55,16 +60,6 @@ _LONGEST_LINE = 500
 """Characters of an error's line."""
 
 FAILED, BAD_INPUT, NO_CLUSTER, UNKNOWN_JOB, ENDED_BY_OTHERS, INTERRUPTED = 1, 2, 3, 4, 5, 130
-
-
-def _job_id(text: str) -> JobID:
-    try:
-        return JobID.from_hex(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
-
-
-_JOB_ID = click.argument("job_id", type=_job_id, metavar="JOB_ID")
 
 
 @click.group(epilog="Exit codes are described in docs/cli.md.")
@@ -107,6 +102,16 @@ class _RunCommand(click.Command):
 @click.option("--name", help="Name of the job.  Default: the function's.")
 @click.option("--detached", is_flag=True, help="Print the job id and do not wait.")
 @click.option("--restarts", type=click.IntRange(min=0), help="Restarts after failures, 1 s apart.")
+@click.option(
+    "--from-savepoint",
+    metavar="PATH",
+    help="The savepoint that the program (--python) starts from.",
+)
+@click.option(
+    "--allow-non-restored-state",
+    is_flag=True,
+    help="Drop state in the savepoint that no operator of the program has.",
+)
 @pairs("--spark-conf", help="A Spark property.")
 @pairs("-D", "values", help="Configuration of job, client, and a cluster that is started.")
 @common
@@ -120,6 +125,8 @@ def run(
     name: str | None,
     detached: bool,
     restarts: int | None,
+    from_savepoint: str | None,
+    allow_non_restored_state: bool,
     spark_conf: tuple[tuple[str, str], ...],
     values: tuple[tuple[str, str], ...],
     address: str | None,
@@ -139,11 +146,15 @@ def run(
     """
     from flinkray.client.job_builder import spark_job
 
-    configuration = Configuration(dict(values))
+    configuration = Configuration(
+        {**dict(values), **_of_savepoint(from_savepoint, allow_non_restored_state)}
+    )
     if is_program:
         return _run_program(target, arguments, parallelism, address, cluster_id, configuration)
     if arguments:
         raise click.UsageError("only programs (--python) take arguments")
+    if from_savepoint is not None:
+        raise click.UsageError("only programs (--python) start from savepoints")
     job = spark_job(
         load_pipeline(target),
         name=name,
@@ -193,6 +204,18 @@ def run(
     return 0
 
 
+def _of_savepoint(path: str | None, allow_non_restored_state: bool) -> dict[str, str]:
+    """Configuration of the job."""
+    if path is None:
+        if allow_non_restored_state:
+            raise click.UsageError("--allow-non-restored-state goes with --from-savepoint")
+        return {}
+    return {
+        STATE_RECOVERY_PATH.key: absolute_location(path),
+        STATE_RECOVERY_IGNORE_UNCLAIMED.key: str(allow_non_restored_state).lower(),
+    }
+
+
 def _run_program(
     path: str,
     arguments: Sequence[str],
@@ -230,7 +253,7 @@ def list_jobs(as_json: bool, address: str | None, cluster_id: str) -> None:
 
 
 @cli.command()
-@_JOB_ID
+@JOB_ID
 @JSON
 @common
 @click.pass_obj
@@ -248,7 +271,7 @@ def info(
 
 
 @cli.command()
-@_JOB_ID
+@JOB_ID
 @common
 def cancel(job_id: JobID, address: str | None, cluster_id: str) -> None:
     """Begin to cancel a job."""
@@ -314,6 +337,9 @@ def status(as_json: bool, address: str | None, cluster_id: str) -> None:
 cli.add_command(data_sets)
 cli.add_command(checkpoint)
 cli.add_command(query)
+cli.add_command(savepoint)
+cli.add_command(stop)
+checkpoint.add_command(trigger_checkpoint)
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ import click
 
 import flinkray
 from flinkray.core.config import Configuration
+from flinkray.core.ids import JobID
 from flinkray.core.options import CLUSTER_ID
 
 if TYPE_CHECKING:
@@ -58,6 +59,16 @@ def common(command: F) -> F:
         command = option(command)
     return command
 
+
+def job_id_of(text: str) -> JobID:
+    """Raises click.BadParameter: it is none."""
+    try:
+        return JobID.from_hex(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+JOB_ID = click.argument("job_id", type=job_id_of, metavar="JOB_ID")
 
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 

@@ -12,15 +12,23 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from flinkray.actors.gateways import DispatcherGateway
+from flinkray.checkpoint.errors import CheckpointNotFoundError
 from flinkray.client.attached_jobs import AttachedJobs, ClientSettings
 from flinkray.client.dispatcher_connection import DispatcherConnection
 from flinkray.client.job_handle import JobHandle
 from flinkray.client.loop_thread import LoopEndedError, LoopThread
+from flinkray.client.savepoint_locations import absolute_location
 from flinkray.client.submission import Submission, SubmissionInterrupted
 from flinkray.core.client_options import CLIENT_CLOSE_TIMEOUT
 from flinkray.core.config import Configuration
 from flinkray.core.config_option import format_duration
-from flinkray.core.errors import FlinkRayError, JobNotFoundError, JobStateError
+from flinkray.core.errors import (
+    FlinkRayError,
+    JobNotFoundError,
+    JobStateError,
+    RecipientUnreachableError,
+    RpcTimeoutError,
+)
 from flinkray.core.ids import IntermediateDataSetID, JobID, JobMasterId
 from flinkray.rpc import RpcService
 from flinkray.scheduler.graph.job_graph import JobGraph
@@ -151,6 +159,32 @@ class ClusterClient:
     def cancel(self, job_id: JobID | str) -> None:
         """See :meth:`JobHandle.cancel`."""
         self.job(job_id).cancel()
+
+    def dispose_savepoint(self, path: str, *, timeout: float | None = None) -> None:
+        """Delete a savepoint, by its directory or its metadata.
+
+        Args:
+            timeout: seconds.
+
+        Raises:
+            CheckpointStorageError: there is none, or it cannot be deleted.
+            JobStateError: a job that runs has started from it, and has taken no checkpoint yet.
+        """
+        location = absolute_location(path)
+        unanswered = False
+
+        async def dispose(gateway: DispatcherGateway) -> None:
+            nonlocal unanswered
+            try:
+                await gateway.dispose_savepoint(location)
+            except CheckpointNotFoundError:
+                if not unanswered:  # else that it is gone is the answer that was lost
+                    raise
+            except (RecipientUnreachableError, RpcTimeoutError):
+                unanswered = True
+                raise
+
+        self._ask(f"dispose of savepoint {location}", dispose, timeout)
 
     def cluster_overview(self) -> ClusterOverview:
         """Workers, slots and resources."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from concurrent import futures
 from concurrent.futures import Future
@@ -10,14 +11,18 @@ from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from flinkray.actors.gateways import DispatcherGateway
+from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotType
 from flinkray.client.dispatcher_connection import DispatcherConnection
 from flinkray.client.job_result import JobExecutionResult
+from flinkray.client.savepoint_locations import absolute_location
 from flinkray.core.config_option import format_duration
 from flinkray.core.errors import ConfigurationError, RpcError, RpcTimeoutError
-from flinkray.core.ids import JobID, JobVertexID
+from flinkray.core.ids import JobID, JobVertexID, TriggerID
 from flinkray.scheduler.graph.job_graph import ParallelismBounds
 from flinkray.scheduler.reports.job_info import ExceptionEntry, JobDetails, JobProgress, JobResult
 from flinkray.scheduler.shared.states import JobStatus
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -105,6 +110,105 @@ class JobHandle:
             lambda gateway: gateway.resize_job(self.job_id, tuple(wanted)),
         )
 
+    def trigger_savepoint(
+        self, directory: str | None = None, *, timeout: float | None = None
+    ) -> str:
+        """Take a savepoint, and wait until it is complete; the job goes on.  Returns its directory.
+
+        Args:
+            directory: below which it gets one; a path or a URI that all nodes can reach.  None:
+                what ``execution.checkpointing.savepoint-dir`` says.
+            timeout: seconds.
+
+        Raises:
+            CheckpointError: it is not taken; the text says why.
+            JobStateError: the job has ended.
+            JobError, CheckpointStorageError: the directory cannot be used.
+            RpcTimeoutError: (a TimeoutError) it is not complete after that time, and goes on.
+        """
+        return self._client._run(self._take(SnapshotType.SAVEPOINT, directory, timeout))
+
+    async def trigger_savepoint_async(
+        self, directory: str | None = None, *, timeout: float | None = None
+    ) -> str:
+        """:meth:`trigger_savepoint` for code that runs on an event loop."""
+        return await self._taken(SnapshotType.SAVEPOINT, directory, timeout)
+
+    def stop_with_savepoint(
+        self,
+        directory: str | None = None,
+        *,
+        drain: bool = False,
+        timeout: float | None = None,
+    ) -> str:
+        """Take a savepoint, let the job finish with it, and wait for both.  What its sinks have
+        written is committed.  Returns the savepoint's directory.
+
+        Args:
+            directory, timeout: as of :meth:`trigger_savepoint`.
+            drain: whether event time ends before: all windows and timers fire then.  Without it
+                they are in the savepoint, and come when a job goes on from it.
+
+        Raises:
+            StopWithSavepointError: (a CheckpointError) the savepoint is complete, but a task failed
+                before all had ended: the job goes on from the savepoint, or has failed.
+            CheckpointError, JobStateError, JobError, CheckpointStorageError, RpcTimeoutError: as of
+                :meth:`trigger_savepoint`.
+        """
+        return self._client._run(self._take(_stop(drain), directory, timeout))
+
+    async def stop_with_savepoint_async(
+        self,
+        directory: str | None = None,
+        *,
+        drain: bool = False,
+        timeout: float | None = None,
+    ) -> str:
+        """:meth:`stop_with_savepoint` for code that runs on an event loop."""
+        return await self._taken(_stop(drain), directory, timeout)
+
+    def trigger_checkpoint(self, *, timeout: float | None = None) -> str:
+        """Take a checkpoint now, and wait until it is complete.  Returns its directory, which is
+        the job's and goes with later checkpoints.
+
+        Raises:
+            CheckpointError, JobStateError, RpcTimeoutError: as of :meth:`trigger_savepoint`.
+        """
+        return self._client._run(self._take(SnapshotType.CHECKPOINT, None, timeout))
+
+    async def trigger_checkpoint_async(self, *, timeout: float | None = None) -> str:
+        """:meth:`trigger_checkpoint` for code that runs on an event loop."""
+        return await self._taken(SnapshotType.CHECKPOINT, None, timeout)
+
+    async def _taken(self, kind: SnapshotType, directory: str | None, timeout: float | None) -> str:
+        return await asyncio.wrap_future(self._client._start(self._take(kind, directory, timeout)))
+
+    async def _take(self, kind: SnapshotType, directory: str | None, timeout: float | None) -> str:
+        """One request, however often it has to be asked."""
+        target = None if directory is None else absolute_location(directory)
+        request = SnapshotRequest(TriggerID.generate(), kind, target)
+        try:
+            taken = await self._client._connection.ask(
+                f"take a {kind.value} of job {self.job_id}",
+                lambda gateway: gateway.take_snapshot(self.job_id, request),
+                timeout,
+            )
+        except RpcTimeoutError:
+            if timeout is None:
+                raise
+            raise RpcTimeoutError(
+                f"the {kind.value} of job {self.job_id} was not complete after "
+                f"{format_duration(timeout)}; it goes on"
+            ) from None
+        if taken.without_uid and kind is not SnapshotType.CHECKPOINT:
+            log.warning(
+                "savepoint %s has state of operators without a uid: %s. They are known by their "
+                "place in the program: set a uid before you change it.",
+                taken.path,
+                ", ".join(map(repr, taken.without_uid)),
+            )
+        return taken.path
+
     def wait(
         self,
         timeout: float | None = None,
@@ -183,3 +287,7 @@ class JobHandle:
 
     def __repr__(self) -> str:
         return f"<JobHandle {self.job_id}>"
+
+
+def _stop(drain: bool) -> SnapshotType:
+    return SnapshotType.TERMINATE_WITH_SAVEPOINT if drain else SnapshotType.SUSPEND_WITH_SAVEPOINT

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 
 from flinkray.actors.shared.chain_code import BUFFER_TIMEOUTS, PRINTED_LINES, TO_LOG, dump_chain
+from flinkray.client.savepoint_locations import absolute_location
 from flinkray.core.config import Configuration
 from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID
+from flinkray.core.job_options import STATE_RECOVERY_PATH
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.graph.checkpoint_configuration import checkpoints_of
 from flinkray.scheduler.graph.job_graph import (
@@ -57,6 +59,9 @@ def stream_job(
     """
     own_id = job_id or JobID.generate()
     settings = dict(configuration or {})
+    savepoint = Configuration(settings).get(STATE_RECOVERY_PATH)
+    if savepoint is not None:
+        settings[STATE_RECOVERY_PATH.key] = absolute_location(savepoint)
     job = JobGraph(
         own_id,
         graph.job_name,

@@ -142,6 +142,14 @@ class IntermediateDataSetID(AbstractID):
     __slots__ = ()
 
 
+@stored("TriggerID")
+class TriggerID(AbstractID):
+    """One request for a savepoint or a checkpoint: however often it is asked for, it is taken
+    once."""
+
+    __slots__ = ()
+
+
 class AllocationID(AbstractID):
     """One allocation of a slot to a job; given by the ResourceManager."""
 

@@ -121,6 +121,31 @@ SAVEPOINT_DIR = ConfigOption(
     "Where savepoints are stored that are told no other place.",
     ("state.savepoints.dir",),
 )
+STATE_RECOVERY_PATH = ConfigOption(
+    "execution.state-recovery.path",
+    optional_text("a directory path or a URI that pyarrow knows, for example s3://bucket/flinkray"),
+    None,
+    "The savepoint, or retained checkpoint, that a streaming job starts from. Once the job has "
+    "taken a checkpoint of its own, it goes on from that. Only what a job sets for itself counts.",
+    ("execution.savepoint.path",),
+)
+STATE_RECOVERY_IGNORE_UNCLAIMED = ConfigOption(
+    "execution.state-recovery.ignore-unclaimed-state",
+    boolean(),
+    False,
+    "Whether a job may start from a savepoint that has state of operators which the job does not "
+    "have. That state is then dropped. Only what a job sets for itself counts.",
+    ("execution.savepoint.ignore-unclaimed-state",),
+)
+STATE_RECOVERY_CLAIM_MODE = ConfigOption(
+    "execution.state-recovery.claim-mode",
+    name_of("NO_CLAIM"),
+    "NO_CLAIM",
+    "Whose the savepoint is that a job starts from. NO_CLAIM: its user's; the job does not delete "
+    "it, and needs it until its own first checkpoint is complete, which is written whole. Flink's "
+    "modes CLAIM and LEGACY are refused.",
+    ("execution.savepoint-restore-mode",),
+)
 CHECKPOINTING_INLINE_THRESHOLD = ConfigOption(
     "execution.checkpointing.data-inline-threshold",
     memory_size(minimum=0, maximum=2**20),

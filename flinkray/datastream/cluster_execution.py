@@ -166,6 +166,18 @@ class ClusterJobClient(JobClient):
     def cancel(self) -> Future[None]:
         return self._cluster.start(self._cancel())
 
+    def trigger_savepoint(self, savepoint_directory: str | None = None) -> Future[str]:
+        return self._cluster.start(self._handle.trigger_savepoint_async(savepoint_directory))
+
+    def stop_with_savepoint(
+        self, advance_to_end_of_event_time: bool, savepoint_directory: str | None = None
+    ) -> Future[str]:
+        return self._cluster.start(
+            self._handle.stop_with_savepoint_async(
+                savepoint_directory, drain=advance_to_end_of_event_time
+            )
+        )
+
     async def _cancel(self) -> None:
         job_id = self._handle.job_id
         await self._cluster.end_job(job_id)

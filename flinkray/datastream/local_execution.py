@@ -20,6 +20,7 @@ from flinkray.datastream.closeable_iterator import CloseableIterator
 from flinkray.datastream.common.job_client import JobClient
 from flinkray.datastream.common.job_execution_result import JobExecutionResult
 from flinkray.datastream.common.job_status import JobStatus
+from flinkray.streaming.errors import StreamError
 from flinkray.streaming.local.local_job import LocalJob
 from flinkray.streaming.sinks.simple import CollectSink
 
@@ -137,8 +138,24 @@ class LocalJobClient(JobClient):
         self._future.add_done_callback(lambda _: ended.set_result(None))
         return ended
 
+    def trigger_savepoint(self, savepoint_directory: str | None = None) -> Future[str]:
+        return _no_savepoint()
+
+    def stop_with_savepoint(
+        self, advance_to_end_of_event_time: bool, savepoint_directory: str | None = None
+    ) -> Future[str]:
+        return _no_savepoint()
+
     def get_job_execution_result(self) -> Future[JobExecutionResult]:
         return self._future
+
+
+def _no_savepoint() -> Future[str]:
+    refused: Future[str] = Future()
+    refused.set_exception(
+        StreamError("a program that runs in one process takes no savepoints: run it on a cluster")
+    )
+    return refused
 
 
 class LocalResults(CloseableIterator):

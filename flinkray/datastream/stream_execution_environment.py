@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.ids import IntermediateDataSetID, JobID
-from flinkray.core.job_options import SAVEPOINT_DIR
+from flinkray.core.job_options import SAVEPOINT_DIR, STATE_RECOVERY_PATH
 from flinkray.core.resources import parse_memory_size
 from flinkray.datastream.closeable_iterator import CloseableIterator
 from flinkray.datastream.common.configuration import Configuration
@@ -278,6 +278,12 @@ class StreamExecutionEnvironment(StreamProgram):
         return LocalResults(self._local_job(self._checked_graph(job_name, True)), results)
 
     def _local_job(self, graph: StreamGraph) -> LocalJob:
+        savepoint = self._savepoint_to_start_from()
+        if savepoint is not None:
+            raise ConfigurationError(
+                f"the program is to start from {savepoint}, and runs in one process, which cannot: "
+                "run it on a cluster"
+            )
         self._warn_of_settings_for_clusters()
         graph.cached_files.update(unpacked_archives(self._archives))
         return LocalJob(graph, self._clock)
@@ -296,6 +302,11 @@ class StreamExecutionEnvironment(StreamProgram):
         if self._savepoint_directory is not None:
             settings[SAVEPOINT_DIR.key] = self._savepoint_directory
         return settings
+
+    def _savepoint_to_start_from(self) -> str | None:
+        settings = self._configuration.to_dict()
+        keys = (STATE_RECOVERY_PATH.key, *STATE_RECOVERY_PATH.aliases)
+        return next((settings[key] for key in keys if settings.get(key)), None)
 
     def as_stage(
         self,

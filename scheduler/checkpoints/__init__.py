@@ -6,6 +6,7 @@ __all__ = [
     "coordinator",
     "errors",
     "messages",
+    "operators_with_state",
     "plan",
     "properties",
     "restored_vertices",

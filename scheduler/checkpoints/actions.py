@@ -41,13 +41,14 @@ class StartCheckpointTimer:
 
 @dataclass(frozen=True, slots=True)
 class PrepareCheckpoint:
-    """Take an id from the HA services' counter and make the directory that tasks write to; then
+    """Take an id from the HA services' counter and say in which directory tasks write; then
     ``prepared``, or ``preparation_failed``."""
 
     number: int
     """Of the attempt to take one: no other has it."""
     properties: CheckpointProperties
-    target_directory: str | None
+    directory: str | None
+    """Of a savepoint; None: it is a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,12 +172,16 @@ class CloseCheckpointStores:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFinished:
-    """Answer a request: where the snapshot is, or why there is none."""
+    """Answer a request: where the snapshot is, or what went wrong.  Who stops a job with a
+    savepoint is answered when the job has ended, or goes on in spite of it."""
 
     request_id: int
     path: str | None
+    """Of the directory."""
     checkpoint_id: int | None
     error: CheckpointError | None = None
+    without_uid: tuple[str, ...] = ()
+    """Names of operators with state whose author has set no uid."""
 
 
 @dataclass(frozen=True, slots=True)

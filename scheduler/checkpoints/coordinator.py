@@ -51,6 +51,7 @@ from flinkray.scheduler.checkpoints.errors import (
 from flinkray.scheduler.checkpoints.failure_manager import CheckpointFailureManager
 from flinkray.scheduler.checkpoints.master_hooks import MasterHooks
 from flinkray.scheduler.checkpoints.messages import AcknowledgeCheckpoint, DeclineCheckpoint
+from flinkray.scheduler.checkpoints.operators_with_state import operators_without_uid, shared_files
 from flinkray.scheduler.checkpoints.pending_checkpoint import (
     Acknowledgement,
     PendingCheckpoint,
@@ -78,6 +79,7 @@ from flinkray.scheduler.checkpoints.statistics import (
     CheckpointStatsTracker,
     state_locations,
 )
+from flinkray.scheduler.checkpoints.stop_with_savepoint import StopWithSavepoint
 from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfiguration
 from flinkray.scheduler.shared.states import JobStatus
 
@@ -165,8 +167,7 @@ class CheckpointCoordinator:
         self._last_timestamp = 0
         self._savepoints: set[int] = set()
         """Those that were completed, and are their users'."""
-        self._is_stopped_with_savepoint = False
-        """Tasks do not go on after it, so that nothing else can be taken."""
+        self._stop = StopWithSavepoint(job_id)
         self._must_be_whole = False
         """The files that tasks were restored from are not this job's."""
         self._is_restore_awaited = False
@@ -244,6 +245,7 @@ class CheckpointCoordinator:
         self._end = status
         self._periodic.stop()
         actions = self._abort_all(Reason.CHECKPOINT_COORDINATOR_SHUTDOWN, "", now)
+        actions += self._stop.job_ended(status)
         actions += map(DiscardDirectory, self._aborted.job_ended())
         for checkpoint in self._completed.job_ended(status):
             actions += self._discard(checkpoint)
@@ -260,13 +262,13 @@ class CheckpointCoordinator:
         request_id: int,
         properties: CheckpointProperties | None,
         now: float,
-        target_directory: str | None = None,
+        directory: str | None = None,
     ) -> Actions:
-        """A user wants a savepoint, or (None) a checkpoint of the job; SnapshotFinished says what
-        became of it."""
+        """A user wants a savepoint in that directory, or (None) a checkpoint of the job;
+        SnapshotFinished says what became of it."""
         if properties is None:
             properties = checkpoint_of(self._configuration)
-        return self._request(properties, now, request_id, target_directory)
+        return self._request(properties, now, request_id, directory)
 
     def timer(self, key: CheckpointTimerKey, now: float) -> Actions:
         """The delay of a StartCheckpointTimer is over."""
@@ -287,10 +289,10 @@ class CheckpointCoordinator:
         properties: CheckpointProperties,
         now: float,
         request_id: int | None = None,
-        target_directory: str | None = None,
+        directory: str | None = None,
     ) -> Actions:
         self._requests += 1
-        request = CheckpointRequest(self._requests, properties, request_id, target_directory)
+        request = CheckpointRequest(self._requests, properties, request_id, directory)
         if self._end is not None:
             return self._refuse(request, Reason.CHECKPOINT_COORDINATOR_SHUTDOWN)
         dropped = self._decider.add(request)
@@ -321,7 +323,7 @@ class CheckpointCoordinator:
         return (
             self._preparing is None
             and self._triggering is None
-            and not self._is_stopped_with_savepoint
+            and not self._stop.is_under_way
             and self._end is None
         )
 
@@ -336,10 +338,11 @@ class CheckpointCoordinator:
             return self._refuse(request, Reason.NOT_ALL_REQUIRED_TASKS_RUNNING, str(missing))
         self._numbers += 1
         self._preparing = _Preparation(self._numbers, request, plan, now)
-        self._is_stopped_with_savepoint = request.properties.is_synchronous
+        if request.properties.is_synchronous:
+            self._stop.begin()
         expiry = CheckpointTimerKey(CheckpointTimerPurpose.EXPIRY, self._numbers)
         return [
-            PrepareCheckpoint(self._numbers, request.properties, request.target_directory),
+            PrepareCheckpoint(self._numbers, request.properties, request.directory),
             StartCheckpointTimer(expiry, self._configuration.timeout),
         ]
 
@@ -409,7 +412,7 @@ class CheckpointCoordinator:
             return []
         request = preparing.request
         if request.properties.is_synchronous:
-            self._is_stopped_with_savepoint = False
+            self._stop.over()
         self._statistics.failed_without_id()
         return [
             *self._refuse(request, reason, cause),
@@ -590,10 +593,20 @@ class CheckpointCoordinator:
         self._statistics.completed(pending, checkpoint, self._registry, now)
         actions: Actions = []
         if pending.request.request_id is not None:
-            actions.append(SnapshotFinished(pending.request.request_id, path, checkpoint_id))
+            answer = SnapshotFinished(
+                pending.request.request_id,
+                stored.directory,
+                checkpoint_id,
+                without_uid=operators_without_uid(stored.metadata),
+            )
+            if pending.properties.is_synchronous:
+                self._stop.completed(answer)
+            else:
+                actions.append(answer)
         if pending.properties.is_savepoint:
             self._savepoints.add(checkpoint_id)
         if self._end is not None:
+            actions += self._stop.job_ended(self._end)
             return actions + self._stored_after_the_end(checkpoint)
         self._periodic.checkpoint_over(now)
         self._failures.completed(checkpoint_id)
@@ -700,7 +713,7 @@ class CheckpointCoordinator:
         if pending in self._to_store:
             self._to_store.remove(pending)
         if properties.is_synchronous:
-            self._is_stopped_with_savepoint = False
+            self._stop.over()
         del self._pending[checkpoint_id]
         received = pending.abort()
         actions: Actions = [
@@ -753,7 +766,7 @@ class CheckpointCoordinator:
 
     def _register(self, checkpoint: CompletedCheckpoint) -> None:
         is_foreign = checkpoint.properties.is_savepoint
-        files = shared_files(checkpoint)
+        files = shared_files(checkpoint.metadata)
         self._registry.register(checkpoint.checkpoint_id, files, is_foreign=is_foreign)
 
     def _discard(self, checkpoint: CompletedCheckpoint) -> Actions:
@@ -784,11 +797,21 @@ class CheckpointCoordinator:
         self.recovered((savepoint,))
         return [AddRestoredSavepoint(savepoint)]
 
-    def prepare_restore(self, cause: str, now: float) -> Actions:
+    def prepare_restore(self, cause: str, now: float, *, is_global: bool) -> Actions:
         """Tasks are going to be restarted: what is not complete is given up.  ReadyToRestore says
-        when ``restore`` can be called."""
+        when ``restore`` can be called.
+
+        *is_global*: all tasks are.  They must be if the job was to be stopped with a savepoint that
+        is complete: those that have ended with it would not go on.
+        """
         actions = self._abort_all(Reason.JOB_FAILOVER_REGION, cause, now)
         self._is_restore_awaited = True
+        stopped = self._stop.failed(f"tasks are restarted from it, since {cause}")
+        actions += stopped
+        if stopped and not is_global:
+            error = stopped[0].error
+            assert error is not None
+            actions.append(CheckpointsFailJob(error, error.text))
         return actions + self._ready_to_restore()
 
     def _ready_to_restore(self) -> Actions:
@@ -817,7 +840,7 @@ class CheckpointCoordinator:
                 f"{self._storing.checkpoint_id} is stored"
             )
         self._is_restore_awaited = False
-        self._is_stopped_with_savepoint = False
+        self._stop.over()
         tasks = tuple(tasks)
         latest = self._completed.latest
         if latest is None:
@@ -893,16 +916,6 @@ class CheckpointCoordinator:
             return []
         subtasks = {operator: tuple(of_operator) for operator, of_operator in reset.items()}
         return [ResetCoordinatorSubtasks(checkpoint_id, subtasks)]
-
-
-def shared_files(checkpoint: CompletedCheckpoint) -> list[FileState]:
-    """The files of a checkpoint that later ones may refer to."""
-    return [
-        file
-        for operator in checkpoint.metadata.operators
-        for subtask in operator.subtasks
-        for file in subtask.state.shared_files()
-    ]
 
 
 def _locations(state: TaskState | None) -> list[StateLocation]:

@@ -35,6 +35,7 @@ class CheckpointFailureReason(Enum):
     FINALIZE_CHECKPOINT_FAILURE = "it could not be stored"
     CHECKPOINT_COORDINATOR_SUSPEND = "the job does not run"
     CHECKPOINT_COORDINATOR_SHUTDOWN = "the job has ended"
+    JOB_NOT_STOPPED = "the job did not finish with it"
 
     @property
     def counts_as_failure(self) -> bool:
@@ -71,3 +72,14 @@ class CheckpointError(JobError):
         self.reason = reason
         self.checkpoint_id = checkpoint_id
         self.cause = cause
+
+
+class StopWithSavepointError(CheckpointError):
+    """The savepoint that a job was to be stopped with is complete, and the job did not finish."""
+
+    def __init__(self, job_id: JobID, checkpoint_id: int | None, path: str, cause: str) -> None:
+        text = f"{cause}; the savepoint is complete: {path}"
+        super().__init__(job_id, CheckpointFailureReason.JOB_NOT_STOPPED, checkpoint_id, text)
+        self.args = (job_id, checkpoint_id, path, cause)
+        self.path = path
+        """Of the savepoint."""

@@ -20,8 +20,8 @@ class CheckpointRequest:
     properties: CheckpointProperties
     request_id: int | None = None
     """Of a user's: to tell what became of it.  None: it is periodic."""
-    target_directory: str | None = None
-    """Where a savepoint is to be written; None: where the configuration says."""
+    directory: str | None = None
+    """Of a savepoint; None: it is a checkpoint."""
 
     @property
     def is_periodic(self) -> bool:

@@ -28,6 +28,7 @@ from flinkray.scheduler.checkpoints.finished_state_check import (
     check_finished_state,
 )
 from flinkray.scheduler.checkpoints.operator_state_repartitioner import repartition
+from flinkray.scheduler.checkpoints.operators_with_state import has_state
 from flinkray.scheduler.checkpoints.restored_vertices import (
     RestoredVertex,
     check_operator_ids,
@@ -111,7 +112,7 @@ class StateAssignment:
         missing = tuple(
             state
             for state in self._states.values()
-            if state.operator_id not in known and _has_state(state)
+            if state.operator_id not in known and has_state(state)
         )
         if not missing or allow_non_restored_state:
             return missing
@@ -222,10 +223,6 @@ def divide_keyed_state(
                 replace(handle, first_key_group=common.first, last_key_group=common.last)
             )
     return [tuple(of_subtask) for of_subtask in given]
-
-
-def _has_state(operator: CheckpointedOperator) -> bool:
-    return operator.coordinator is not None or any(not s.state.is_empty for s in operator.subtasks)
 
 
 def _not_restored_text(

@@ -8,7 +8,7 @@ from collections import deque
 from flinkray.core.config import Configuration
 from flinkray.core.errors import ConfigurationError, JobSubmissionError
 from flinkray.core.ids import IntermediateDataSetID, JobVertexID
-from flinkray.core.job_options import CHECKPOINTING_UNALIGNED, JOB_OPTIONS
+from flinkray.core.job_options import CHECKPOINTING_UNALIGNED, JOB_OPTIONS, STATE_RECOVERY_PATH
 from flinkray.core.key_groups import UPPER_BOUND_MAX_PARALLELISM
 from flinkray.scheduler.graph.job_graph import (
     COORDINATED_KINDS,
@@ -111,6 +111,7 @@ def _problem_of(job_graph: JobGraph) -> str | None:
             return problem
     return (
         _problem_of_configuration(job_graph)
+        or _problem_of_savepoint(job_graph)
         or _problem_of_files(job_graph)
         or _problem_of_groups(job_graph)
         or _problem_of_streaming(job_graph)
@@ -128,6 +129,13 @@ def _problem_of_configuration(job_graph: JobGraph) -> str | None:
     except ConfigurationError as error:
         return str(error)
     return None
+
+
+def _problem_of_savepoint(job_graph: JobGraph) -> str | None:
+    path = Configuration(job_graph.configuration).get(STATE_RECOVERY_PATH)
+    if path is None or job_graph.checkpoints is not None:
+        return None
+    return f"it is to start from {path}, and is no streaming job: only those have state to restore"
 
 
 def _problem_of_vertex(vertex: JobVertex) -> str | None:

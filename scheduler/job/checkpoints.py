@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from flinkray.core.config import Configuration
 from flinkray.core.ids import ExecutionAttemptID, JobVertexID
+from flinkray.core.job_options import STATE_RECOVERY_IGNORE_UNCLAIMED
 from flinkray.scheduler.checkpoints.actions import (
     CheckpointAction,
     CheckpointsFailJob,
@@ -94,6 +96,12 @@ class NoCheckpoints:
         """What users should mend."""
         return ()
 
+    @property
+    def savepoint_in_use(self) -> str | None:
+        """The metadata of the savepoint that the job would go on from after a failure; None: it has
+        a checkpoint of its own, or would begin anew."""
+        return None
+
     # --- transitions ------------------------------------------------------------------------------
 
     def told(self, transition: CheckpointEvent, now: float) -> Steps:
@@ -163,6 +171,9 @@ class Checkpoints(NoCheckpoints):
             coordinators=coordinated_operators(job_graph),
             epoch_offset=epoch_offset,
             random=random,
+            allow_non_restored_state=Configuration(job_graph.configuration).get(
+                STATE_RECOVERY_IGNORE_UNCLAIMED
+            ),
         )
         self._graph: ExecutionGraph
         self._topology: CheckpointedGraph
@@ -191,6 +202,11 @@ class Checkpoints(NoCheckpoints):
     def warnings(self) -> tuple[str, ...]:
         """What users should mend."""
         return self._pickled_states.warnings
+
+    @property
+    def savepoint_in_use(self) -> str | None:
+        latest = self._coordinator.latest
+        return latest.path if latest is not None and latest.properties.is_savepoint else None
 
     # --- what became of what was asked for --------------------------------------------------------
 
@@ -223,8 +239,8 @@ class Checkpoints(NoCheckpoints):
                 return coordinator.checkpoint_not_stored(stored, cause, now)
             case CheckpointTimerOver(key):
                 return coordinator.timer(key, now)
-            case SnapshotRequested(request_id, properties, target_directory):
-                return coordinator.request(request_id, properties, now, target_directory)
+            case SnapshotRequested(request_id, properties, directory):
+                return coordinator.request(request_id, properties, now, directory)
 
     # --- what happens to the job ------------------------------------------------------------------
 
@@ -262,7 +278,9 @@ class Checkpoints(NoCheckpoints):
     def prepare_restore(self, transition: PrepareRestore, now: float) -> Steps:
         """What is not complete is given up; RestorePossible says when tasks can be restored."""
         self._is_next_global |= transition.is_global
-        return self._steps(self._coordinator.prepare_restore(transition.cause, now))
+        is_global, cause = transition.is_global, transition.cause
+        actions = self._coordinator.prepare_restore(cause, now, is_global=is_global)
+        return self._steps(actions)
 
     def restore(self, transition: RestoreState, now: float) -> Steps:
         """Give new attempts the state that they begin with."""
@@ -283,7 +301,9 @@ class Checkpoints(NoCheckpoints):
         for place, subtask in subtasks.items():
             if restored.checkpoint_id is not None:
                 state = restored.tasks.get(place)
-                subtask.current.restored = RestoredTask(restored.checkpoint_id, state)
+                subtask.current.restored = RestoredTask(
+                    restored.checkpoint_id, state, self.savepoint_in_use is not None
+                )
         self._graph.restores = self._coordinator.restores
         steps = self._steps(restored.actions)
         changed = self._apply_max_parallelism(restored.max_parallelism)

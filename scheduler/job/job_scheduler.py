@@ -314,6 +314,12 @@ class JobScheduler:
         itself go before it (JM-09).  If the job does not fit it, the job fails."""
         return self._work_on("start_from_savepoint", now, t.SavepointGiven(savepoint))
 
+    @property
+    def savepoint_in_use(self) -> str | None:
+        """The metadata of the savepoint that the job would go on from after a failure; None: it has
+        a checkpoint of its own, or would begin anew."""
+        return self._checkpoints.savepoint_in_use
+
     def checkpoint_told(self, event: t.CheckpointEvent, now: float) -> list[JobSchedulerAction]:
         """What became of what was asked for; after the job's end, too, since what is being stored
         then is treated as the others were."""

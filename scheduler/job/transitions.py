@@ -201,7 +201,8 @@ class SnapshotRequested(Transition):
 
     request_id: int
     properties: CheckpointProperties | None
-    target_directory: str | None = None
+    directory: str | None = None
+    """In which the savepoint is to be."""
 
 
 CheckpointEvent = (

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import field, replace
 
 from flinkray.core.error_text import sendable
-from flinkray.core.ids import JobID, JobVertexID, WorkerGroupId
+from flinkray.core.ids import JobID, JobVertexID, TriggerID, WorkerGroupId
 from flinkray.core.message import message
 from flinkray.core.resources import ResourceProfile
 from flinkray.core.schema import stored, with_defaults
@@ -175,7 +175,7 @@ class JobOverview:
     """ExecutionState name -> how many subtasks are in it; those that occur."""
 
 
-@stored("JobResult")
+@stored("JobResult", version=2, migrations={1: with_defaults})
 @message
 class JobResult:
     """How a job ended.  Only FINISHED is success."""
@@ -193,6 +193,10 @@ class JobResult:
     schema_json: str | None = None
     cancel_cause: str | None = None
     """Why a job was cancelled, if nobody has asked for it."""
+    savepoint: str | None = None
+    """Where the savepoint is that the job was stopped with."""
+    stopped_by: TriggerID | None = None
+    """Whose request that was, so that it can be answered again."""
 
     def __post_init__(self) -> None:
         if not self.status.is_terminal:
@@ -201,6 +205,10 @@ class JobResult:
             raise ValueError("a failed job's result needs its cause")
         if self.net_runtime < 0:
             raise ValueError(f"net runtime must not be negative: {self.net_runtime}")
+
+    def with_savepoint(self, path: str, stopped_by: TriggerID) -> JobResult:
+        """The same, of a job that was stopped so."""
+        return replace(self, savepoint=path, stopped_by=stopped_by)
 
     def shortened(self) -> JobResult:
         """Its long texts cut: for messages that are too large with them."""

@@ -189,6 +189,8 @@ class RestoredTask:
     checkpoint_id: int
     state: TaskState | None
     """None: it has none in that checkpoint."""
+    is_savepoint: bool = False
+    """It is none of the job's own: what cannot be read of it will not be another time either."""
 
 
 @message

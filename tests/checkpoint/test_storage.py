@@ -332,7 +332,7 @@ def test_complete_checkpoints_are_found_by_their_ids(root: str) -> None:
         write_metadata(storage.checkpoint_directory(checkpoint_id), metadata_with())
     written(storage_in(root, 0).checkpoint_writer(11).exclusive(), b"of a pending one")
     written(storage_in(root, 0).checkpoint_writer(11).shared(), b"shared")
-    savepoint = savepoint_directory(storage.directory, JOB, random=lambda: "0123456789abcdef")
+    savepoint = savepoint_directory(storage.directory, JOB, "0123456789ab")
     assert savepoint.endswith(f"/savepoint-{JOB.hex()[:6]}-0123456789ab")
     write_metadata(savepoint, metadata_with())
     expected = [*(storage.checkpoint_directory(n) for n in (9, 10, 100)), savepoint]

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 
 from flinkray.actors.gateways import DispatcherGateway
 from flinkray.actors.gateways.messages import JobMasterToDispatcherRegistrationSuccess
+from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken
+from flinkray.checkpoint.errors import CheckpointNotFoundError
 from flinkray.client.cluster_client import ClusterClient
 from flinkray.client.dispatcher_connection import DispatcherConnection
 from flinkray.client.loop_thread import LoopThread
@@ -67,6 +69,10 @@ async def _nothing() -> None:
     """A hook that does nothing."""
 
 
+async def _nothing_of(number: int) -> None:
+    """The same of one that is told a number."""
+
+
 @dataclass(eq=False)
 class World:
     """What the scripted Dispatchers know and what they do."""
@@ -93,6 +99,12 @@ class World:
     """Of clients: the jobs that each was for."""
     on_result_request: Hook = _nothing
     on_progress_request: Hook = _nothing
+    snapshots: list[SnapshotRequest] = field(default_factory=list)
+    """That were asked for; the first ones may not be answered."""
+    on_snapshot_request: Callable[[int], Awaitable[None]] = _nothing_of
+    """Called with their number."""
+    savepoints: list[str] = field(default_factory=list)
+    after_disposal: Hook = _nothing
 
     async def crash(self) -> None:
         self.network.crash("Dispatcher")
@@ -197,6 +209,18 @@ class ScriptedDispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
     async def resize_job(self, job_id: JobID, bounds: tuple[ParallelismBounds, ...]) -> None:
         self._job(job_id)
         self._world.resized.append((job_id, bounds))
+
+    async def take_snapshot(self, job_id: JobID, request: SnapshotRequest) -> SnapshotTaken:
+        self._job(job_id)
+        self._world.snapshots.append(request)
+        await self._world.on_snapshot_request(len(self._world.snapshots))
+        return SnapshotTaken(f"{request.target_directory}/savepoint-1", ("Map",))
+
+    async def dispose_savepoint(self, path: str) -> None:
+        if path not in self._world.savepoints:
+            raise CheckpointNotFoundError(path, "there is no such directory")
+        self._world.savepoints.remove(path)
+        await self._world.after_disposal()
 
     async def list_cluster_data_sets(self) -> tuple[ClusterDataSet, ...]:
         return tuple(ClusterDataSet(one, 2, 3) for one in self._world.data_sets)

@@ -60,6 +60,8 @@ PYFLINK: dict[str, dict[str, str]] = {
     "JobClient": {
         "get_job_id": "",
         "get_job_execution_result": "",
+        "trigger_savepoint": "savepoint_directory=None",
+        "stop_with_savepoint": "advance_to_end_of_event_time, savepoint_directory=None",
     },
     "JobExecutionResult": {
         "get_job_id": "",

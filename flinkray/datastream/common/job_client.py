@@ -27,6 +27,22 @@ class JobClient(ABC):
         """Ask the program to end; the future is done once it has."""
 
     @abstractmethod
+    def trigger_savepoint(self, savepoint_directory: str | None = None) -> Future[str]:
+        """Take a savepoint; the program goes on.  The future's result is its directory, below that
+        one; None: below the environment's default savepoint directory."""
+
+    @abstractmethod
+    def stop_with_savepoint(
+        self, advance_to_end_of_event_time: bool, savepoint_directory: str | None = None
+    ) -> Future[str]:
+        """Take a savepoint and let the program finish with it; the same result.
+
+        Args:
+            advance_to_end_of_event_time: all windows and timers fire before; otherwise they are in
+                the savepoint.
+        """
+
+    @abstractmethod
     def get_job_execution_result(self) -> Future[JobExecutionResult]:
         """Done when the program has ended; raises what it failed with."""
 

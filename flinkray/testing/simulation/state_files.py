@@ -59,6 +59,11 @@ class SimulatedStateFiles(StateFiles):
     def names(self, location: str) -> list[str]:
         return sorted(self._disk.listed_late(_path(location)))
 
+    def sizes(self, location: str) -> dict[str, int]:
+        folder = _path(location)
+        contents = {n: self._disk.read(f"{folder}/{n}") for n in self._disk.list(folder)}
+        return {name: len(data) for name, data in contents.items() if data is not None}
+
     def is_directory(self, location: str) -> bool:
         return self._disk.is_directory(_path(location))
 

@@ -78,7 +78,7 @@ def test_a_checkpoint_is_complete_when_all_have_acknowledged_and_it_is_stored() 
     assert job.coordinator.latest is not None
     assert job.coordinator.latest.metadata == stored.metadata
     assert job.coordinator.latest.path == "chk-1/_metadata"
-    assert answers(done) == {1: "chk-1/_metadata"}
+    assert answers(done) == {1: "chk-1"}
     assert job.coordinator.pending_ids == ()
     assert job.coordinator.checkpoint_stored(stored, "again", 0.0) == []
     assert job.coordinator.checkpoint_not_stored(stored, "again", 0.0) == []
@@ -125,7 +125,7 @@ def test_a_later_one_that_is_complete_first_subsumes_the_earlier() -> None:
     done = job.complete(2)
     assert job.coordinator.pending_ids == ()
     assert discarded(done) == ["of 1"]
-    assert answers(done) == {1: Reason.CHECKPOINT_SUBSUMED, 2: "chk-2/_metadata"}
+    assert answers(done) == {1: Reason.CHECKPOINT_SUBSUMED, 2: "chk-2"}
     assert [n.checkpoint_id for n in only(done, NotifyCheckpointComplete)] == [2]
     assert directories(done) == []
     late = job.acknowledge(1, "b0", state=state("b", "late"))
@@ -420,7 +420,7 @@ def test_a_savepoint_is_complete_with_its_last_acknowledgement_and_belongs_to_it
     assert triggered.is_whole
     assert answers(job.acknowledge(1, "a0")) == {}
     done = job.complete(1)
-    assert answers(done) == {1: "chk-1/_metadata"}
+    assert answers(done) == {1: "chk-1"}
     assert not only(done, NotifyCheckpointComplete)
     assert job.coordinator.latest is None
 
@@ -438,7 +438,7 @@ def test_savepoints_are_subsumed_by_nothing() -> None:
     done = job.complete(3)
     assert aborted(done) == []
     assert list(job.coordinator.pending_ids) == [2]
-    assert answers(job.complete(2)) == {2: "chk-2/_metadata"}
+    assert answers(job.complete(2)) == {2: "chk-2"}
     job.begin()
     assert subsumed(job.complete(5)) == [4]
 
@@ -468,7 +468,7 @@ def test_a_savepoint_that_the_job_went_on_from_is_forgotten_and_not_deleted() ->
     job = JobWithCheckpoints()
     job.begin(STOP)
     job.complete(1, state("a", shared=["s"]))
-    job.coordinator.prepare_restore("a task failed", 0.0)
+    job.coordinator.prepare_restore("a task failed", 0.0, is_global=True)
     job.coordinator.restore(job.vertices, job.all_tasks, is_global=True)
     assert one(job.prepare(job.request()), TriggerTasks).is_whole, "its files are the user's"
     done = job.complete(2, state("a", shared=["w"]))
@@ -552,7 +552,7 @@ def test_a_checkpoint_that_is_being_stored_at_the_end_is_waited_for(
     assert job.coordinator.is_storing
     if is_stored:
         actions = job.coordinator.checkpoint_stored(stored, "p", 0.0)
-        assert answers(actions) == {1: "p"}
+        assert answers(actions) == {1: "chk-1"}
         is_discarded = status is JobStatus.FINISHED
         assert subsumed(actions) == ([1] if is_discarded else [])
         assert discarded(actions) == (["w"] if is_discarded else [])

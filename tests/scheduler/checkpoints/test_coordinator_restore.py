@@ -125,7 +125,7 @@ def test_what_is_being_stored_is_waited_for_before_tasks_are_restored() -> None:
     job.begin()
     job.begin()
     storing = job.acknowledge(1, "a0", "b0")
-    actions = job.coordinator.prepare_restore("a task failed", 0.0)
+    actions = job.coordinator.prepare_restore("a task failed", 0.0, is_global=True)
     assert not only(actions, ReadyToRestore)
     assert [a.checkpoint_id for a in only(actions, NotifyCheckpointAborted)] == [2]
     assert answers(actions) == {2: CheckpointFailureReason.JOB_FAILOVER_REGION}
@@ -142,7 +142,7 @@ def test_what_could_not_be_stored_is_not_waited_for_any_more() -> None:
     job = JobWithCheckpoints()
     job.begin()
     stored = one(job.acknowledge(1, "a0", "b0"), StoreCheckpoint)
-    job.coordinator.prepare_restore("a task failed", 0.0)
+    job.coordinator.prepare_restore("a task failed", 0.0, is_global=True)
     assert only(job.coordinator.checkpoint_not_stored(stored, "full", 0.0), ReadyToRestore)
     assert restore(job).checkpoint_id is None
 
@@ -152,7 +152,7 @@ def test_with_nothing_being_stored_tasks_can_be_restored_at_once() -> None:
     job = JobWithCheckpoints()
     job.begin()
     assert job.request() == []
-    actions = job.coordinator.prepare_restore("a task failed", 0.0)
+    actions = job.coordinator.prepare_restore("a task failed", 0.0, is_global=True)
     assert only(actions, ReadyToRestore)
     failover = CheckpointFailureReason.JOB_FAILOVER_REGION
     assert answers(actions) == {1: failover, 2: failover}

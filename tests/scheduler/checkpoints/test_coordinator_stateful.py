@@ -297,7 +297,7 @@ class CheckpointCoordinatorMachine(RuleBasedStateMachine):
         self.is_restarting = True
         for each in self.topology.vertices:
             each.states = [ExecutionState.CANCELING] * each.parallelism
-        self.do(self.coordinator.prepare_restore("a task failed", self.now))
+        self.do(self.coordinator.prepare_restore("a task failed", self.now, is_global=True))
         for task in self.tasks:
             task.is_alive = False
             for trigger in task.triggered[:1]:

@@ -22,7 +22,7 @@ from flinkray.scheduler.checkpoints.actions import (
     StoreCheckpoint,
 )
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
-from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason
+from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason, StopWithSavepointError
 from flinkray.scheduler.checkpoints.messages import (
     CheckpointAborted,
     CheckpointCompleted,
@@ -652,12 +652,41 @@ def test_late_state_of_a_job_that_has_ended_is_discarded() -> None:
 def test_job_that_is_stopped_with_a_savepoint_takes_no_more_checkpoints_and_finishes() -> None:
     tasks = running()
     actions = tasks.take(synchronous_savepoint(is_drain=True))
-    assert one(actions, SnapshotFinished).path == "/chk-1/_metadata"
+    assert only(actions, SnapshotFinished) == []
     assert {type(o) for o, _ in tasks.orders(actions)} == {CheckpointCompleted}
     assert only(tasks.tick(), PrepareCheckpoint) == []
     actions = tasks.finish("a1 a2 b1 b2")
     assert one(actions, JobEnded).result.status is JobStatus.FINISHED
+    assert one(actions, SnapshotFinished).path == "/chk-1"
     assert only(tasks.log, DiscardCheckpoint) == []
+
+
+def test_job_that_does_not_end_with_its_savepoint_goes_on_from_it_as_a_whole() -> None:
+    """E2E-06: a task fails before it has ended with the savepoint, and one of another region has.
+    Who stops the job is told."""
+    tasks = two_pipelines()
+    tasks.take(synchronous_savepoint(is_drain=False))
+    tasks.finish("a1 b1")
+    actions = tasks.fail("b2")
+    error = one(actions, SnapshotFinished).error
+    assert isinstance(error, StopWithSavepointError)
+    assert error.path == "/chk-1"
+    tasks.restart()
+    assert tasks.restored() == {name: f"1:/chk-1/{name}" for name in ("a1", "a2", "b1", "b2")}
+    tasks.report(list(tasks.tasks), ExecutionState.RUNNING)
+    assert only(tasks.tick(), PrepareCheckpoint) != []
+
+
+@pytest.mark.parametrize("end", ["cancel", "suspend"])
+def test_who_stops_a_job_that_is_ended_otherwise_is_told_where_the_savepoint_is(end: str) -> None:
+    tasks = running()
+    tasks.take(synchronous_savepoint(is_drain=False))
+    tasks.finish("a1")
+    tasks.tell(end, *(["its JobMaster stops"] if end == "suspend" else []))
+    tasks.confirm_cancellations()
+    error = one(tasks.log, SnapshotFinished).error
+    assert isinstance(error, StopWithSavepointError)
+    assert error.path == "/chk-1"
 
 
 def test_job_that_stops_with_a_savepoint_that_fails_is_restarted() -> None:

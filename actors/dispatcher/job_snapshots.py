@@ -1,0 +1,94 @@
+"""Savepoints and checkpoints that clients ask for, whichever JobMasters die meanwhile; and the end
+of savepoints."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from flinkray.actors.dispatcher.managed_job import ManagedJob
+from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken
+from flinkray.checkpoint.errors import CheckpointNotFoundError
+from flinkray.checkpoint.storage import dispose_savepoint, metadata_path
+from flinkray.core.config import Configuration
+from flinkray.core.errors import FencingTokenError, JobStateError, RpcError
+from flinkray.core.ids import DispatcherId, JobID
+from flinkray.core.job_options import STATE_RECOVERY_PATH
+from flinkray.rpc import FencedRpcEndpoint
+from flinkray.scheduler.reports.job_info import JobResult
+
+log = logging.getLogger(__name__)
+
+_RETRY_DELAY = 0.1
+"""Seconds until it is looked again for a JobMaster."""
+
+
+class JobSnapshots:
+    """Lives on the Dispatcher's main thread."""
+
+    def __init__(
+        self, dispatcher: FencedRpcEndpoint[DispatcherId], jobs: Mapping[JobID, ManagedJob]
+    ) -> None:
+        """*jobs*: the Dispatcher's own, as they are at any time."""
+        self._dispatcher = dispatcher
+        self._jobs = jobs
+
+    async def take(self, job: ManagedJob, request: SnapshotRequest) -> SnapshotTaken:
+        """See :meth:`DispatcherGateway.take_snapshot`.  One JobMaster after the other is asked,
+        until one answers or the job has ended."""
+        await asyncio.shield(job.accepted)
+        while job.outcome is None:
+            if job.gateway is not None:
+                try:
+                    token = self._dispatcher.fencing_token
+                    return await job.gateway.take_snapshot(token, request)
+                except RpcError as error:
+                    if not (error.retryable or isinstance(error, FencingTokenError)):
+                        raise
+                    log.info("job %s: no %s yet: %s", job.job_id, request.kind.value, error)
+            await self._dispatcher.rpc_service.pause(_RETRY_DELAY)
+        return taken_at_the_end(job.outcome.result, request)
+
+    async def dispose(self, path: str) -> None:
+        """See :meth:`DispatcherGateway.dispose_savepoint`."""
+        try:
+            location = metadata_path(path)
+        except ValueError as error:
+            raise CheckpointNotFoundError(path, f"it is no path of a savepoint: {error}") from error
+        for job in tuple(self._jobs.values()):
+            if await self._needs(job, location):
+                raise JobStateError(
+                    job.job_id,
+                    f"it would go on from {path} after a failure: wait until it has taken a "
+                    "checkpoint of its own, take one (flinkray checkpoint trigger), or cancel it",
+                )
+        await self._dispatcher.rpc_service.run_blocking(dispose_savepoint, location)
+
+    async def _needs(self, job: ManagedJob, location: str) -> bool:
+        """Whether a job would go on from that savepoint; it may as long as nobody can tell."""
+        if job.outcome is not None:
+            return False
+        given = Configuration(job.graph.configuration).get(STATE_RECOVERY_PATH)
+        is_given = given is not None and metadata_path(given) == location
+        if job.gateway is None:
+            return is_given
+        try:
+            return await job.gateway.request_savepoint_in_use() == location
+        except RpcError as error:
+            log.info("job %s: which savepoint it needs is not known: %s", job.job_id, error)
+            return is_given
+
+
+def taken_at_the_end(result: JobResult, request: SnapshotRequest) -> SnapshotTaken:
+    """The savepoint that an ended job was stopped with, if that was this request.
+
+    Raises:
+        JobStateError: it was not.
+    """
+    if result.savepoint is not None and result.stopped_by == request.trigger_id:
+        return SnapshotTaken(result.savepoint)
+    text = f"it has ended ({result.status.name}): no {request.kind.value} can be taken"
+    if result.savepoint is not None:
+        text += f"; it was stopped with the savepoint {result.savepoint}"
+    raise JobStateError(result.job_id, text)

@@ -1,0 +1,75 @@
+"""``flinkray savepoint``, ``flinkray stop`` and ``flinkray checkpoint trigger``."""
+
+from __future__ import annotations
+
+import click
+
+from flinkray.client.cli_options import JOB_ID, common, connected, job_id_of
+from flinkray.core.ids import JobID
+
+
+@click.command()
+@click.argument("job", metavar="[JOB_ID]", required=False)
+@click.argument("directory", required=False)
+@click.option("--dispose", "disposed", metavar="PATH", help="Delete that savepoint.")
+@common
+def savepoint(
+    job: str | None,
+    directory: str | None,
+    disposed: str | None,
+    address: str | None,
+    cluster_id: str,
+) -> None:
+    """Take a savepoint of a job, which goes on, and print where it is.
+
+    The savepoint gets a directory below DIRECTORY, a path or a URI that all nodes can reach.
+    Default: execution.checkpointing.savepoint-dir of the job or its cluster.
+
+    Ctrl-C ends the waiting; the savepoint may be taken all the same.
+    """
+    if disposed is not None:
+        if job is not None:
+            raise click.UsageError("--dispose takes no job")
+        with connected(address, cluster_id) as client:
+            client.dispose_savepoint(disposed)
+        click.echo(f"savepoint {disposed} is deleted")
+        return
+    if job is None:
+        raise click.UsageError("name a job (flinkray list), or --dispose a savepoint")
+    job_id = job_id_of(job)
+    with connected(address, cluster_id) as client:
+        click.echo(f"taking a savepoint of job {job_id}", err=True)
+        click.echo(client.job(job_id).trigger_savepoint(directory))
+
+
+@click.command()
+@JOB_ID
+@click.option("--savepoint-path", "directory", metavar="DIRECTORY", help="Below which it is.")
+@click.option("--drain", is_flag=True, help="Let all windows and timers fire before.")
+@common
+def stop(
+    job_id: JobID, directory: str | None, drain: bool, address: str | None, cluster_id: str
+) -> None:
+    """Take a savepoint of a job, let it finish, and print where the savepoint is.
+
+    What is in windows is in the savepoint, and comes when a job goes on from it.  With --drain,
+    event time ends before the savepoint, so that windows give their results now: for jobs that are
+    not to go on.
+
+    Default of DIRECTORY: execution.checkpointing.savepoint-dir of the job or its cluster.
+    """
+    with connected(address, cluster_id) as client:
+        how = "draining" if drain else "stopping"
+        click.echo(f"{how} job {job_id} with a savepoint", err=True)
+        path = client.job(job_id).stop_with_savepoint(directory, drain=drain)
+        click.echo(f"job {job_id} has finished", err=True)
+        click.echo(path)
+
+
+@click.command("trigger")
+@JOB_ID
+@common
+def trigger_checkpoint(job_id: JobID, address: str | None, cluster_id: str) -> None:
+    """Take a checkpoint of a job now, and print where it is."""
+    with connected(address, cluster_id) as client:
+        click.echo(client.job(job_id).trigger_checkpoint())
