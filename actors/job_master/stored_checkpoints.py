@@ -246,8 +246,12 @@ class StoredCheckpoints:
         """
         for attempt in count(1):
             directory = self._savepoint_directory(request, attempt)
+
+            async def read(directory: str = directory) -> CheckpointMetadata:
+                return await self._service.run_blocking(read_metadata, directory)
+
             try:
-                metadata = await self._service.run_blocking(read_metadata, directory)
+                metadata = await self._try(f"look for {directory}", read, PATIENCE)
             except (CheckpointNotFoundError, IncompleteCheckpointError):
                 return directory
             if not request.kind.stops_the_job:

@@ -58,6 +58,11 @@ class JobExecutionResult:
         return self._result.name
 
     @property
+    def savepoint(self) -> str | None:
+        """Where the savepoint is that the job was stopped with, if it was."""
+        return self._result.savepoint
+
+    @property
     def net_runtime(self) -> float:
         """Seconds from the job's start to its end."""
         return self._result.net_runtime

@@ -214,6 +214,11 @@ class ClusterResults(CloseableIterator):
             self._forget()
             raise
 
+    @property
+    def job_id(self) -> JobID:
+        """Of the program."""
+        return self._handle.job_id
+
     async def _open(self) -> StreamResults:
         job_id = self._handle.job_id
         cluster = self._cluster

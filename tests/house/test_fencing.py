@@ -35,6 +35,8 @@ EXCEPTIONS: dict[str, str] = {
             "submit_job",
             "cancel_job",
             "resize_job",
+            "take_snapshot",
+            "dispose_savepoint",
             "heartbeat_from_client",
             "release_cluster_data_set",
             "shut_down_cluster",
@@ -77,6 +79,7 @@ EXCEPTIONS: dict[str, str] = {
             "request_job_progress",
             "request_job_exceptions",
             "request_job_details",
+            "request_savepoint_in_use",
         )
     },
     **{

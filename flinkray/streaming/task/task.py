@@ -112,7 +112,9 @@ class StreamTask:
             self.operators, gate, self._writers, responder or NotCheckpointed(), restored_from
         )
         self._stopping_with: Barrier | None = None
-        """The savepoint that the job ends with: until it is complete, nothing is processed."""
+        """The savepoint that the job ends with: nothing is processed any more."""
+        self._is_stopped = False
+        """That savepoint is complete: the task ends when those have that it reads from."""
         channels = len(self._channel_inputs)
         self._barriers: BarrierHandler = (
             ExactlyOnceHandler(gate, self, channels, self.checkpoints)
@@ -175,7 +177,7 @@ class StreamTask:
             self._leave_when_committed()
             return progressed
         if self._stopping_with is not None:
-            return progressed
+            return (self._is_stopped and self._read_ends()) or progressed
         if self.time_service.fire_due():
             progressed = True
         if not self.turn.has_unfinished and self._begin_checkpoint():
@@ -306,6 +308,20 @@ class StreamTask:
             and any(operator.awaits_checkpoint for _, operator in self.operators)
         )
 
+    def _read_ends(self) -> bool:
+        """Behind the savepoint that the job ends with, nothing else comes.  Who does not read them
+        would keep those waiting whose results they are."""
+        while not self.gate.finished:
+            polled = self.gate.poll()
+            if polled is None:
+                return False
+            channel, element = polled
+            if isinstance(element, EndOfInput):
+                self.gate.end(channel)
+        self._wait_for_commits()
+        self._leave_when_committed()
+        return True
+
     def _leave_when_committed(self) -> None:
         if self.finished or self.awaits_checkpoint:
             return
@@ -362,9 +378,7 @@ class StreamTask:
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Called through the mailbox."""
         self.checkpoints.notify_complete(checkpoint_id)
-        if self._is_stopping_with(checkpoint_id):
-            self._wait_for_commits()
-            self._leave_when_committed()
+        self._is_stopped |= self._is_stopping_with(checkpoint_id)
 
     def notify_checkpoint_aborted(self, checkpoint_id: int, latest_completed: int) -> None:
         """Called through the mailbox.

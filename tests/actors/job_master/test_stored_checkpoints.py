@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypeVar
@@ -11,12 +12,14 @@ import pytest
 
 import flinkray
 from flinkray.actors.gateways.messages import ClusterArguments
+from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken, SnapshotType
 from flinkray.actors.job_master.stored_checkpoints import (
     PATIENCE,
     CheckpointsLostError,
     StoredCheckpoints,
 )
 from flinkray.actors.shared.cluster_services import ClusterServices
+from flinkray.checkpoint.errors import CheckpointStorageError
 from flinkray.checkpoint.handles import (
     FileState,
     KeyedStateHandle,
@@ -31,7 +34,8 @@ from flinkray.checkpoint.metadata import (
     SnapshotKind,
 )
 from flinkray.checkpoint.storage import JobCheckpointStorage, read_metadata, write_metadata
-from flinkray.core.ids import JobID, JobMasterId
+from flinkray.core.errors import JobError
+from flinkray.core.ids import JobID, JobMasterId, TriggerID
 from flinkray.rpc import FencedRpcEndpoint
 from flinkray.scheduler.checkpoints.actions import (
     AddRestoredSavepoint,
@@ -171,6 +175,14 @@ def written(checkpoint_id: int) -> CheckpointMetadata:
     return CheckpointMetadata(JOB, checkpoint_id, 1_000, SnapshotKind.CHECKPOINT, (operator,))
 
 
+def wanted(
+    request: int,
+    target: str | None = "simulated://shared/mine",
+    kind: SnapshotType = SnapshotType.SAVEPOINT,
+) -> SnapshotRequest:
+    return SnapshotRequest(number(TriggerID, request), kind, target)
+
+
 def shared_files(checkpoint: CompletedCheckpoint) -> tuple[FileState, ...]:
     (operator,) = checkpoint.metadata.operators
     return tuple(operator.subtasks[0].state.shared_files())
@@ -201,15 +213,11 @@ async def test_a_savepoint_gets_a_directory_of_its_own_where_its_user_wants_it(
     where = "execution.checkpointing.savepoint-dir"
     master = Master(simulation, configuration={where: "simulated://shared/savepoints"})
     await master.stored.recover()
-    named = "simulated://shared/mine"
-    found = [
-        (await master.prepare(savepoint(), target)).directory for target in (None, named, named)
-    ]
-    prefixes = [
-        f"{d}/savepoint-{JOB.hex()[:6]}-" for d in ("simulated://shared/savepoints", named, named)
-    ]
-    assert [d[: len(p)] for d, p in zip(found, prefixes, strict=True)] == prefixes
-    assert len(set(found)) == 3
+    by_default = f"simulated://shared/savepoints/savepoint-{JOB.hex()[:6]}-000000000000"
+    assert await master.stored.place_of_savepoint(wanted(1, None)) == by_default
+    named = f"simulated://shared/mine/savepoint-{JOB.hex()[:6]}-000000000000"
+    assert await master.stored.place_of_savepoint(wanted(2)) == named
+    assert (await master.prepare(savepoint(), named)).directory == named
 
 
 @pytest.mark.parametrize(
@@ -221,16 +229,32 @@ async def test_a_savepoint_gets_a_directory_of_its_own_where_its_user_wants_it(
     ],
 )
 @simulate(seeds=1)
-async def test_a_savepoint_that_can_be_nowhere_takes_no_id(
+async def test_a_savepoint_that_can_be_nowhere_is_refused(
     simulation: Simulation, target: str | None, cause: str
 ) -> None:
+    """E2E-06"""
     master = Master(simulation)
     await master.stored.recover()
-    master.stored.prepare(PrepareCheckpoint(7, savepoint(), target))
-    refused = await master.told(CheckpointNotPrepared)
-    assert refused.number == 7
-    assert cause in refused.cause
-    assert (await master.prepare()).checkpoint_id == 1
+    with pytest.raises((JobError, CheckpointStorageError), match=re.escape(cause)):
+        await master.stored.place_of_savepoint(wanted(1, target))
+
+
+@simulate(seeds=3)
+async def test_what_an_earlier_job_master_has_completed_for_a_request_is_not_taken_again(
+    simulation: Simulation,
+) -> None:
+    """But a job that goes on in spite of the savepoint that it was to be stopped with needs
+    another."""
+    first, second = Master(simulation, 1), Master(simulation, 2)
+    stop = wanted(1, kind=SnapshotType.SUSPEND_WITH_SAVEPOINT)
+    place = await first.stored.place_of_savepoint(wanted(1))
+    assert isinstance(place, str)
+    metadata = replace(written(1), kind=SnapshotKind.SAVEPOINT)
+    first.stored.store(StoreCheckpoint(metadata, savepoint(), place))
+    await first.told(CheckpointIsStored)
+    taken = await second.stored.place_of_savepoint(wanted(1))
+    assert taken == SnapshotTaken(place, ("sum",))
+    assert await second.stored.place_of_savepoint(stop) == f"{place}-2"
 
 
 @simulate(seeds=3)

@@ -33,7 +33,7 @@ from flinkray.checkpoint.metadata import (
 )
 from flinkray.checkpoint.operator_state_format import OperatorStateHeader, StoredOperatorState
 from flinkray.core.blobs import BlobKey
-from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID, WorkerGroupId
+from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID, TriggerID, WorkerGroupId
 from flinkray.core.records import decode_record, encode_record
 from flinkray.core.resources import ResourceProfile
 from flinkray.ha.checkpoint_stores import (
@@ -237,6 +237,9 @@ def archived_job(status: JobStatus) -> ArchivedJob:
         schema_json='{"type": "struct"}',
         cancel_cause="its client is lost" if status is JobStatus.CANCELED else None,
     )
+    if status is JobStatus.FINISHED:
+        trigger_id = TriggerID.from_hex("ef" * 16)
+        result = result.with_savepoint("/savepoints/savepoint-0123ab-efefefefefef", trigger_id)
     return ArchivedJob(result, details)
 
 

@@ -402,6 +402,9 @@ def test_nothing_is_processed_after_a_savepoint_that_the_job_ends_with() -> None
     assert running.run() == []
     assert not running.task.finished
     running.task.mailbox.put(partial(running.task.notify_checkpoint_complete, 4))
+    assert running.run() == []
+    assert not running.task.finished, "who puts out what it reads would wait for ever"
+    running.put(0, END_OF_INPUT)
     assert running.run() == [END_OF_INPUT]
     assert running.task.finished
     assert running.operator.told == [3, 4]
@@ -415,6 +418,8 @@ def test_operators_finish_before_a_savepoint_that_drains() -> None:
     assert running.operator.told == ["finish"]
     running.task.notify_checkpoint_complete(1)
     assert running.operator.told == ["finish", 1]
+    running.put(0, END_OF_INPUT)
+    assert running.run()[-1] == END_OF_INPUT
     assert running.task.finished
 
 
@@ -490,4 +495,5 @@ def test_a_savepoint_that_drains_finishes_nothing_again() -> None:
     running.task.trigger_checkpoint(Barrier(1, 0, savepoint=True, stops=True, drains=True))
     running.task.notify_checkpoint_complete(1)
     assert running.operator.told == ["finish", 1]
+    running.run()
     assert running.task.finished
