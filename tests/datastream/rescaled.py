@@ -81,15 +81,16 @@ class Counters(StreamOperator):
         self._table = state.broadcast_state(
             MapStateDescriptor("table", Types.STRING(), Types.LONG())
         )
+        counters = list(self._counters.get())
         restored = {
-            "counters": list(self._counters.get()),
+            "counters": counters,
             "all": sorted(self._all.get()),
             "table": dict(self._table.items()),
         }
         self._folder.mkdir(exist_ok=True)
         (self._folder / str(context.subtask_index)).write_text(json.dumps(restored))
         is_new = context.restored_checkpoint_id == 0
-        self._counts = [0] * COUNTERS if is_new else restored["counters"] or [0]
+        self._counts: list[int] = [0] * COUNTERS if is_new else counters or [0]
         self._table.put("limit", 7)
 
     def process_block(self, block: Block) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from flinkray.datastream import Configuration, StreamExecutionEnvironment
 from flinkray.datastream.closeable_iterator import CloseableIterator
+from flinkray.datastream.cluster_execution import ClusterResults
 from flinkray.state_reader import SavepointReader
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 from flinkray.testing.waiting import wait_until
@@ -50,8 +51,9 @@ def on(
     return env.set_parallelism(parallelism)
 
 
-def from_savepoint(env: StreamExecutionEnvironment, path: str) -> StreamExecutionEnvironment:
-    return env.configure(Configuration.from_dict({"execution.state-recovery.path": path}))
+def from_savepoint(env: StreamExecutionEnvironment, path: str | None) -> StreamExecutionEnvironment:
+    """None: from the beginning."""
+    return env.configure(Configuration.from_dict({"execution.state-recovery.path": path or ""}))
 
 
 def wait_for_checkpoint(directory: Path) -> None:
@@ -60,9 +62,14 @@ def wait_for_checkpoint(directory: Path) -> None:
 
 
 def stop(
-    cluster: ThreadedCluster, results: CloseableIterator, directory: Path, *, drain: bool = False
+    cluster: ThreadedCluster,
+    results: CloseableIterator | list[Any],
+    directory: Path,
+    *,
+    drain: bool = False,
 ) -> tuple[str, list[Any]]:
     """The savepoint, and the results that come until the program has finished with it."""
+    assert isinstance(results, ClusterResults)
     job = cluster.client.job(results.job_id)
     stopping = cluster.client.start(job.stop_with_savepoint_async(str(directory), drain=drain))
     shown = list(results)
@@ -72,12 +79,11 @@ def stop(
 
 def test_state_is_rescaled_out_and_in(cluster: ThreadedCluster, tmp_path: Path) -> None:
     """E2E-01, E2E-02: max parallelism 13 and 42 keys; the savepoint is moved meanwhile."""
-    count, rate, path = 42 * 400, 3_000.0, None
+    count, rate = 42 * 400, 3_000.0
+    path: str | None = None
     for run, parallelism in enumerate((2, 4)):
         checkpoints = tmp_path / f"checkpoints-{run}"
-        env = on(cluster, checkpoints, parallelism)
-        if path is not None:
-            from_savepoint(env, path)
+        env = from_savepoint(on(cluster, checkpoints, parallelism), path)
         totals = counted_and_totalled(env, count, rate, tmp_path / f"run-{run}")
         results = totals.execute_and_collect()
         wait_for_checkpoint(checkpoints)
