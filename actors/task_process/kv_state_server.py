@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from flinkray.rpc import RpcEndpoint
 from flinkray.state.kv_state_registry import KvStateRegistry, KvStateRegistryListener
 from flinkray.state.kv_state_serializer import deserialize_keys_and_namespace
 from flinkray.state.table import MISSING
+from flinkray.state.thread_turns import shorten_turns
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ class KvStateReporter(KvStateRegistryListener):
 
     def kv_state_registered(self, registration: KvStateRegistration) -> None:
         if self._endpoint.rpc_service.has_own_process:
-            sys.setswitchinterval(min(self._switch_interval, sys.getswitchinterval()))
+            shorten_turns(self._switch_interval)
         self._add(_News(registration, is_registered=True))
 
     def kv_state_unregistered(self, registration: KvStateRegistration) -> None:

@@ -367,7 +367,7 @@ JOB_STORE_MAX_CAPACITY = ConfigOption(
 QUERYABLE_STATE_SWITCH_INTERVAL = ConfigOption(
     "queryable-state.switch-interval",
     duration(at_most=0.005),
-    0.001,
+    0.0002,
     "How long Python code of a task goes on while a query waits for it, in task processes with "
     "queryable state. Shorter: queries are answered sooner, and cost their job more. In other "
     "processes it is Python's own 5 ms.",

@@ -80,6 +80,9 @@ class StateTable(ABC):
         What is read of one place is what was there at one moment, and stays so: nobody changes it
         any more.  Of several places, moments may differ.  Whoever changes what ``get_to_change``
         gave must put it back, and readers see it from then on.
+
+        Raises:
+            StateError: the backend cannot do that.
         """
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flinkray.state.thread_turns import SHORT_TURN, short_turns
+from flinkray.state.thread_turns import SHORT_TURN, short_turns, shorten_turns
 from flinkray.state.value_columns import (
     ArrayColumn,
     ObjectColumn,
@@ -124,3 +124,24 @@ def test_turns_are_as_they_were_when_the_last_one_is_done() -> None:
             assert sys.getswitchinterval() == pytest.approx(SHORT_TURN)
         assert sys.getswitchinterval() == pytest.approx(SHORT_TURN)
     assert sys.getswitchinterval() == pytest.approx(usual)
+
+
+@pytest.mark.parametrize("is_within", [False, True])
+def test_turns_that_are_shortened_for_good_stay_short(is_within: bool) -> None:
+    """Also by somebody who has them shorter for a while."""
+    usual = sys.getswitchinterval()
+    try:
+        if is_within:
+            with short_turns():
+                shorten_turns(0.001)
+                assert sys.getswitchinterval() == pytest.approx(SHORT_TURN)
+        else:
+            shorten_turns(0.001)
+        assert sys.getswitchinterval() == pytest.approx(0.001)
+        shorten_turns(0.002)
+        assert sys.getswitchinterval() == pytest.approx(0.001)
+        with short_turns():
+            pass
+        assert sys.getswitchinterval() == pytest.approx(0.001)
+    finally:
+        sys.setswitchinterval(usual)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from flinkray.actors.gateways.kv_states import KvStateAnswer
 from flinkray.actors.gateways.task_errors import TaskError
 from flinkray.actors.gateways.task_process import TaskProcessListenerGateway
+from flinkray.actors.task_process import kv_state_server
 from flinkray.actors.task_process.kv_state_server import KvStateReporter, KvStateServer
 from flinkray.core.errors import FlinkRayError, RpcConnectionError
 from flinkray.core.ids import JobID, KvStateID
@@ -184,7 +184,7 @@ def test_threads_take_turns_sooner_in_a_process_with_queryable_state(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     intervals: list[float] = []
-    monkeypatch.setattr(sys, "setswitchinterval", intervals.append)
+    monkeypatch.setattr(kv_state_server, "shorten_turns", intervals.append)
 
     async def register() -> None:
         async with reported() as it:
