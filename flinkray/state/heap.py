@@ -9,12 +9,12 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 
 from flinkray.core.key_groups import KeyGroupRange
 from flinkray.state.backend import ARRAYS, KeyedStateBackend, Schedule
-from flinkray.state.columnar_snapshots import RestoredColumns
 from flinkray.state.columnar_table import ColumnarTable
+from flinkray.state.columnar_tables import ColumnarTables
 from flinkray.state.descriptors import StateDescriptor
 from flinkray.state.errors import StateError
 from flinkray.state.heap_snapshots import Captured, HeapCapture
@@ -50,8 +50,6 @@ from flinkray.state.snapshots import (
 )
 from flinkray.state.table import ValueTable
 from flinkray.state.timer_queue import TimerQueue
-
-ColumnarT = TypeVar("ColumnarT", ColumnarTable, RowTable)
 
 _SHAPES: dict[str, type[HeapTable]] = {
     "value": HeapValueTable,
@@ -114,8 +112,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         self._tables: dict[str, HeapTable] = {}
         self._queues: dict[str, HeapTimerQueue] = {}
         self._restored: dict[str, _Restored] = {}
-        self._columnar: dict[str, ColumnarTable | RowTable] = {}
-        self._restored_columns: dict[str, RestoredColumns] = {}
+        self._columnar = ColumnarTables()
         self._known: deque[int] | None = None
         """Captures since the oldest that another may begin at; None: changes are not noted yet."""
 
@@ -146,29 +143,11 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         return self._queues.setdefault(name, HeapTimerQueue())
 
     def columns(self, name: str = ARRAYS, namespaced: bool = False) -> ColumnarTable:
-        table = self._columnar.get(name)
-        if table is None:
-            table = self._with_restored(name, ColumnarTable(namespaced))
-        assert isinstance(table, ColumnarTable)
-        return table
+        return self._columnar.columns(name, namespaced, self._known or ())
 
     def rows(self, name: str, namespaced: bool = False, keys_of: KeysOf | None = None) -> RowTable:
-        table = self._columnar.get(name)
-        if table is None:
-            assign = KeyGroupAssigner(self.max_parallelism, self.hash_of)
-            table = self._with_restored(name, RowTable(namespaced, keys_of, assign))
-        assert isinstance(table, RowTable)
-        return table
-
-    def _with_restored(self, name: str, table: ColumnarT) -> ColumnarT:
-        restored = self._restored_columns.get(name)
-        if restored is not None:
-            table.restore(restored)
-            del self._restored_columns[name]
-        for checkpoint_id in self._known or ():  # what was restored was in those captures
-            table.log.captured(checkpoint_id)
-        self._columnar[name] = table
-        return table
+        assign = KeyGroupAssigner(self.max_parallelism, self.hash_of)
+        return self._columnar.rows(name, namespaced, keys_of, assign, self._known or ())
 
     def names(self) -> list[str]:
         return [*self._tables, *self._restored]
@@ -193,9 +172,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
             (table, table.capture(checkpoint_id, since)) for table in self._tables.values()
         ]
         queues = {name: queue.capture() for name, queue in self._queues.items()}
-        columns = {
-            name: table.capture(checkpoint_id, since) for name, table in self._columnar.items()
-        }
+        columns = self._columnar.capture(checkpoint_id, since)
         return HeapCapture(
             is_whole,
             self.key_groups,
@@ -205,7 +182,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
             queues,
             columns,
             dict(self._restored) if is_whole else {},
-            dict(self._restored_columns) if is_whole else {},
+            dict(self._columnar.restored) if is_whole else {},
         )
 
     def restore(
@@ -223,16 +200,13 @@ class HeapKeyedStateBackend(KeyedStateBackend):
                 known = timers.setdefault(name, {})
                 _drop(known, theirs)
                 known.update(bodies[Section(SectionKind.TIMERS, name)])
-            for name, columns in contents.columns.items():
-                known_columns = self._restored_columns.setdefault(
-                    name, RestoredColumns(name, columns.kind, columns.namespaced)
+            columns = {
+                name: ColumnarSnapshot(
+                    *form[:-1], _joined(bodies[Section(SectionKind.COLUMNS, name)]), form.pickled
                 )
-                groups = _joined(bodies[Section(SectionKind.COLUMNS, name)])
-                known_columns.add(
-                    ColumnarSnapshot(*columns[:-1], groups, columns.pickled),
-                    theirs,
-                    self.key_groups,
-                )
+                for name, form in contents.columns.items()
+            }
+            self._columnar.restore(columns, theirs, self.key_groups)
         if checkpoint_id is not None:
             self._known = deque([checkpoint_id], maxlen=_MOST_KNOWN)
         for name, of_queue in timers.items():
