@@ -7,12 +7,13 @@ from flinkray.core.ids import ExecutionAttemptID, JobID
 from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason
 from flinkray.scheduler.checkpoints.messages import (
     AcknowledgeCheckpoint,
+    AwaitCheckpoint,
     DeclineCheckpoint,
     TriggerCheckpoint,
 )
 from flinkray.scheduler.shared.tasks import TaskExecutionState
 
-TaskReport = TaskExecutionState | AcknowledgeCheckpoint | DeclineCheckpoint
+TaskReport = TaskExecutionState | AcknowledgeCheckpoint | DeclineCheckpoint | AwaitCheckpoint
 """They travel together, since their order matters: a task that acknowledges a checkpoint and then
 finishes has taken part in it."""
 
@@ -43,6 +44,8 @@ def shortened(report: TaskReport) -> TaskReport:
     match report:
         case TaskExecutionState():
             return report.shortened()
+        case AwaitCheckpoint():
+            return report
         case AcknowledgeCheckpoint(job_id, checkpoint_id, attempt_id):
             return DeclineCheckpoint(
                 job_id,

@@ -111,6 +111,7 @@ class StoredCheckpoints:
         self._told = told
         self._on_fenced = on_fenced
         self._is_fenced = False
+        self._is_forgotten = False
         configuration = services.configuration.with_values(graph.configuration)
         storage = services.arguments.storage_dir
         directory = configuration.get(CHECKPOINTING_DIR)
@@ -362,12 +363,14 @@ class StoredCheckpoints:
 
     async def forget_job(self) -> None:
         """The job is over for good: no JobMaster will recover anything of it.  What is retained of
-        it stays, and is its user's."""
+        it stays, and is its user's.  A checkpoint that is being prepared comes to nothing."""
         await self.discarded()
         shared, directory = self._storage.shared_directory, self._storage.directory
         try:
-            await self._try("forget the checkpoints", self._pointers.discard, PATIENCE)
-            await self._try("forget the count of checkpoints", self._ids.discard, PATIENCE)
+            async with self._in_order:  # an id that is being taken is taken
+                await self._try("forget the checkpoints", self._pointers.discard, PATIENCE)
+                self._is_forgotten = True
+                await self._try("forget the count of checkpoints", self._ids.discard, PATIENCE)
             await self._delete(lambda: _remove_empty(shared, directory))
         except (StoreError, CheckpointStorageError) as error:
             log.warning("job %s: something of its checkpoints stays: %s", self._job_id, error)
@@ -404,7 +407,7 @@ class StoredCheckpoints:
         return task
 
     def _fenced(self, error: CheckpointStoreFencedError) -> None:
-        if not self._is_fenced:
+        if not self._is_fenced and not self._is_forgotten:
             self._is_fenced = True
             self._on_fenced(str(error))
 

@@ -29,6 +29,7 @@ from flinkray.core.ids import ExecutionAttemptID, JobID
 from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason
 from flinkray.scheduler.checkpoints.messages import (
     AcknowledgeCheckpoint,
+    AwaitCheckpoint,
     CheckpointAnswer,
     DeclineCheckpoint,
 )
@@ -318,10 +319,15 @@ class TaskCheckpointResponder(CheckpointResponder):
         )
         self._answer(snapshot, answer, _keyed_state_of(states))
 
+    def awaits_checkpoint(self, after: int) -> None:
+        """Of the task's thread."""
+        awaits = AwaitCheckpoint(self._job_id, self._attempt_id, after)
+        self._on_loop(partial(self._report, awaits))
+
     def _answer(
         self,
         snapshot: _Snapshot,
-        answer: CheckpointAnswer,
+        answer: AcknowledgeCheckpoint | DeclineCheckpoint,
         keyed_state: dict[str, KeyedStateParts] | None = None,
     ) -> None:
         """*keyed_state*: what later checkpoints may refer to, if this one is complete."""
@@ -335,7 +341,7 @@ class TaskCheckpointResponder(CheckpointResponder):
                 self._bases[answer.checkpoint_id] = keyed_state
         self._on_loop(partial(self._tell, answer))
 
-    def _tell(self, answer: CheckpointAnswer) -> None:
+    def _tell(self, answer: AcknowledgeCheckpoint | DeclineCheckpoint) -> None:
         self._report(answer)
         with self._lock:
             del self._pending[answer.checkpoint_id]

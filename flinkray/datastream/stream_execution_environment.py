@@ -207,8 +207,7 @@ class StreamExecutionEnvironment(StreamProgram):
                 self._configuration.get_string("execution.sorted-inputs.memory", "128mb")
             ),
             job_parameters=self._config.get_global_job_parameters(),
-            takes_checkpoints=not is_on_cluster
-            or (not batch and self._checkpoint_config.is_checkpointing_enabled()),
+            takes_checkpoints=not (batch and is_on_cluster),
             cached_files={name: path for name, (path, _) in self._cached_files.items()},
         )
         graph = build_graph(self._transformations, settings)

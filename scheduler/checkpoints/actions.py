@@ -20,6 +20,7 @@ class CheckpointTimerPurpose(Enum):
 
     TRIGGER = "trigger"
     EXPIRY = "expiry"
+    FINAL = "final"
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,8 +49,17 @@ from flinkray.scheduler.checkpoints.errors import (
     StateRestoreError,
 )
 from flinkray.scheduler.checkpoints.failure_manager import CheckpointFailureManager
+from flinkray.scheduler.checkpoints.final_checkpoints import (
+    FIRST_DELAY,
+    NEXT_DELAY,
+    FinalCheckpoints,
+)
 from flinkray.scheduler.checkpoints.master_hooks import MasterHooks
-from flinkray.scheduler.checkpoints.messages import AcknowledgeCheckpoint, DeclineCheckpoint
+from flinkray.scheduler.checkpoints.messages import (
+    AcknowledgeCheckpoint,
+    AwaitCheckpoint,
+    DeclineCheckpoint,
+)
 from flinkray.scheduler.checkpoints.operators_with_state import operators_without_uid, shared_files
 from flinkray.scheduler.checkpoints.pending_checkpoint import (
     Acknowledgement,
@@ -146,6 +155,7 @@ class CheckpointCoordinator:
         self._allow_non_restored_state = allow_non_restored_state
         self._decider = CheckpointRequestDecider(configuration.max_concurrent)
         self._periodic = PeriodicTrigger(configuration, random)
+        self._final = FinalCheckpoints()
         self._failures = CheckpointFailureManager(configuration.tolerated)
         self._completed = CompletedCheckpoints(configuration.max_retained)
         self._registry = SharedStateRegistry()
@@ -274,11 +284,31 @@ class CheckpointCoordinator:
         """The delay of a StartCheckpointTimer is over."""
         if key.purpose is CheckpointTimerPurpose.EXPIRY:
             return self._expire(key.number, now)
+        if key.purpose is CheckpointTimerPurpose.FINAL:
+            return self._final_due(key.number, now)
         delay = self._periodic.fired(key.number)
         if delay is None:
             return []
         actions: Actions = [self._trigger_timer(delay)]
         return actions + self._request(checkpoint_of(self._configuration), now)
+
+    def awaited(self, message: AwaitCheckpoint) -> Actions:
+        """A task ends with the next checkpoint: it is not to wait until a periodic one is due."""
+        if self._end is None and self._final.add(message.attempt_id, message.after):
+            return [self._final_timer(FIRST_DELAY)]
+        return []
+
+    def _final_timer(self, delay: float) -> StartCheckpointTimer:
+        key = CheckpointTimerKey(CheckpointTimerPurpose.FINAL, self._final.number)
+        return StartCheckpointTimer(key, delay)
+
+    def _final_due(self, number: int, now: float) -> Actions:
+        if self._end is not None or not self._final.fired(number):
+            return []
+        actions: Actions = [self._final_timer(NEXT_DELAY)]
+        if self._preparing is None and self._final.are_missing(self._pending):
+            actions += self._request(checkpoint_of(self._configuration), now)
+        return actions
 
     def _trigger_timer(self, delay: float) -> StartCheckpointTimer:
         key = CheckpointTimerKey(CheckpointTimerPurpose.TRIGGER, self._periodic.number)
@@ -307,7 +337,8 @@ class CheckpointCoordinator:
         while self._may_begin:
             chosen = self._decider.next(
                 number_of_pending=len(self._pending),
-                is_pause_over=self._periodic.remaining_pause(now) <= 0.0,
+                is_pause_over=self._configuration.interval is None
+                or self._periodic.remaining_pause(now) <= 0.0,
             )
             if chosen is None:
                 break
@@ -562,6 +593,7 @@ class CheckpointCoordinator:
     ) -> Actions:
         """Attempts are over, and answer nothing any more."""
         attempts = frozenset(attempts)
+        self._final.ended(attempts)
         reason = Reason.CHECKPOINT_DECLINED_TASK_CLOSING if is_finished else Reason.TASK_FAILURE
         actions: Actions = []
         if self._preparing is not None:
@@ -634,6 +666,7 @@ class CheckpointCoordinator:
         checkpoint_id = checkpoint.checkpoint_id
         self._register(checkpoint)
         subsumed = self._completed.add(checkpoint)
+        self._final.completed(checkpoint_id)
         self._must_be_whole = False
         actions: Actions = []
         for earlier in tuple(self._pending.values()):

@@ -91,4 +91,15 @@ class DeclineCheckpoint:
         object.__setattr__(self, "text", sendable(self.text))
 
 
-CheckpointAnswer = AcknowledgeCheckpoint | DeclineCheckpoint
+@message
+class AwaitCheckpoint:
+    """The input of a task has ended, and the task ends when a checkpoint later than *after* is
+    complete."""
+
+    job_id: JobID
+    attempt_id: ExecutionAttemptID
+    after: int
+    """Id; 0: any."""
+
+
+CheckpointAnswer = AcknowledgeCheckpoint | DeclineCheckpoint | AwaitCheckpoint

@@ -27,9 +27,11 @@ from flinkray.scheduler.checkpoints.errors import (
 )
 from flinkray.scheduler.checkpoints.messages import (
     AcknowledgeCheckpoint,
+    AwaitCheckpoint,
     CheckpointAborted,
     CheckpointCompleted,
     CheckpointOrder,
+    DeclineCheckpoint,
     TriggerCheckpoint,
 )
 from flinkray.scheduler.checkpoints.statistics import CheckpointsOverview
@@ -227,11 +229,14 @@ class Checkpoints(NoCheckpoints):
             case CheckpointAnswered(answers):
                 actions: list[CheckpointAction] = []
                 for answer in answers:
-                    if isinstance(answer, AcknowledgeCheckpoint):
-                        self._pickled_states.add(answer.pickled)
-                        actions += coordinator.acknowledged(answer, now)
-                    else:
-                        actions += coordinator.declined(answer, now)
+                    match answer:
+                        case AcknowledgeCheckpoint():
+                            self._pickled_states.add(answer.pickled)
+                            actions += coordinator.acknowledged(answer, now)
+                        case DeclineCheckpoint():
+                            actions += coordinator.declined(answer, now)
+                        case AwaitCheckpoint():
+                            actions += coordinator.awaited(answer)
                 return actions
             case CheckpointIsStored(stored, path):
                 return coordinator.checkpoint_stored(stored, path, now)

@@ -57,6 +57,10 @@ class CheckpointResponder(Protocol):
         is to be released, be it written or not; and it is to be declined, if nothing was answered
         yet.  Told again where its barrier, or its trigger, comes afterwards."""
 
+    def awaits_checkpoint(self, after: int) -> None:
+        """The task's input has ended, and the task waits for a checkpoint later than *after*."""
+        return
+
 
 class NotCheckpointed(CheckpointResponder):
     """Of a task whose job takes no checkpoints: a barrier in its input is an error."""
@@ -229,6 +233,10 @@ class SubtaskCheckpoints:
             self._latest = checkpoint_id
             self._send_cancelled(checkpoint_id)
         self._responder.declined(checkpoint_id, reason)
+
+    def await_one(self) -> None:
+        """The task ends with the next checkpoint."""
+        self._responder.awaits_checkpoint(self._latest)
 
     def overtaken(self, checkpoint_id: int, channel: int) -> None:
         """See :class:`InFlightRecorder`."""

@@ -58,6 +58,10 @@ class PartFile(ABC):
     def finish(self) -> None:
         """Everything is on the disk."""
 
+    def abandon(self) -> None:
+        """The file is going to be removed."""
+        self.finish()
+
 
 class TextPart(PartFile):
     """A file of UTF-8.
@@ -87,6 +91,9 @@ class TextPart(PartFile):
     def finish(self) -> None:
         self._file.flush()
         os.fsync(self._file.fileno())
+        self._file.close()
+
+    def abandon(self) -> None:
         self._file.close()
 
 
@@ -168,6 +175,13 @@ class _ParquetPart(PartFile):
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
+
+    def abandon(self) -> None:
+        try:
+            if self._writer is not None:
+                self._writer.close()
+        finally:
+            self._file.close()
 
 
 def _fitting(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

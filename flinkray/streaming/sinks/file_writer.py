@@ -183,14 +183,11 @@ class FileWriter(SinkWriter[Rename]):
     def close(self) -> None:
         if self._check is not None:
             self._check.cancel()
-        names = [file.names for file in self._open.values()] + self._finished
-        opened, self._open, self._finished = self._open, {}, []
-        try:
-            for file in opened.values():
-                file.part.finish()
-        finally:
-            for one in names:
-                Path(one.hidden).unlink(missing_ok=True)
+        for bucket in list(self._open):
+            self._open[bucket].part.abandon()
+            self._finished.append(self._open.pop(bucket).names)
+        while self._finished:
+            Path(self._finished.pop().hidden).unlink(missing_ok=True)
 
 
 def _sync_folder(folder: str) -> None:

@@ -293,6 +293,8 @@ class StreamTask:
         self._wait_for_commits()
         self.flush()
         self._leave_when_committed()
+        if self.awaits_checkpoint:
+            self.checkpoints.await_one()
 
     def _wait_for_commits(self) -> None:
         self.has_ended = True

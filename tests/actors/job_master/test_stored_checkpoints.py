@@ -479,6 +479,22 @@ async def test_nothing_but_what_is_retained_stays_of_a_job_that_is_over(
     assert not master.disk.is_directory(ON_DISK)
 
 
+@simulate(seeds=20)
+async def test_a_checkpoint_that_is_prepared_as_the_job_ends_is_no_sign_of_another_job_master(
+    simulation: Simulation,
+) -> None:
+    """A JobMaster that took itself for replaced would end before it has told of the job's end, and
+    the next one would begin the job anew."""
+    master = Master(simulation)
+    await master.stored.recover()
+    for _ in range(3):
+        master.stored.prepare(PrepareCheckpoint(1, CHECKPOINT, None))
+    await master.stored.forget_job()
+    await asyncio.sleep(1)
+    assert master.fenced == []
+    assert master.disk.list(POINTERS) == []
+
+
 # --- recovery -------------------------------------------------------------------------------------
 
 

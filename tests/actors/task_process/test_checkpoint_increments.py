@@ -19,7 +19,7 @@ import pytest
 
 from flinkray.checkpoint.handles import FileState, StateLocation, TaskState
 from flinkray.checkpoint.state_files import delete_state
-from flinkray.scheduler.checkpoints.messages import AcknowledgeCheckpoint
+from flinkray.scheduler.checkpoints.messages import AcknowledgeCheckpoint, AwaitCheckpoint
 from flinkray.scheduler.checkpoints.pending_checkpoint import locations_of
 from flinkray.scheduler.checkpoints.shared_state_registry import SharedStateRegistry
 from tests.actors.task_process.answering import Answering, restored
@@ -105,6 +105,7 @@ class Run:
         self.task.run_mail()
         reports, self.task.reports[:] = list(self.task.reports), []
         for answer in reports:
+            assert not isinstance(answer, AwaitCheckpoint)
             checkpoint_id = answer.checkpoint_id
             if not isinstance(answer, AcknowledgeCheckpoint):
                 if checkpoint_id in self.pending:

@@ -1,0 +1,403 @@
+"""Tables of PostgreSQL as the end of a stream, exactly once; needs ``flinkray[postgresql]``.
+
+Writers put rows into a *staging table* beside the table, in transactions of their own.  A
+committable names a batch of staged rows, and to commit it is to move them: one transaction deletes
+them there and inserts them into the table.  So what is staged is not committed, what is committed
+is not staged, and to commit again does nothing.  Nothing of the server's configuration has to be
+changed (docs/design/0045-sinks.md).
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from typing import Any, NamedTuple
+
+from flinkray.streaming.records.elements import Block
+from flinkray.streaming.records.row import Row
+from flinkray.streaming.sinks.sink import (
+    CommitRequest,
+    Committer,
+    CommitterContext,
+    Sink,
+    SinkError,
+    StatefulSinkWriter,
+    WriterContext,
+)
+
+try:
+    import psycopg
+    from psycopg import sql
+    from psycopg.types.json import Json
+except ImportError as missing:
+    raise ImportError(
+        "the PostgreSQL sink needs psycopg: pip install 'flinkray[postgresql]'"
+    ) from missing
+
+logger = logging.getLogger(__name__)
+
+BATCH = "flinkray_batch"
+ROW = "flinkray_row"
+"""Columns of staging tables, before those of the table itself."""
+
+_DEFAULTS = {"connect_timeout": 5, "keepalives_idle": 10, "tcp_user_timeout": 30_000}
+"""Of connections: seconds, seconds and milliseconds; what the user says goes before."""
+
+_MOST_ROWS = 10_000
+"""That a writer holds before it stages them."""
+
+
+class StagedBatch(NamedTuple):
+    """What is to be moved into the table."""
+
+    name: str
+    rows: int
+
+
+class _Lineage(NamedTuple):
+    """State of a writer: the batches of it and of the attempts before it."""
+
+    run: str
+    """What names of batches begin with."""
+    covered: dict[str, int]
+    """Attempt -> the number of its first batch that the checkpoint does not cover."""
+
+
+class PostgreSqlSink(Sink[StagedBatch]):
+    """Inserts rows into a table, or updates those that are there.
+
+    Records are rows, tuples or lists, with a value for each column; or rows and dictionaries whose
+    fields are called as the columns; or for a table of one column, the values.
+
+    Args:
+        conninfo: as of libpq, ``"host=db dbname=shop user=etl"`` or ``"postgresql://..."``.
+        table: its name, maybe behind that of its schema and a dot.
+        columns: those that are written.
+        key: columns with a unique index: a row whose key is there already takes the place of it.
+        staging_table: made if it is not there; by default ``<table>_flinkray``.  Sinks that write
+            the same columns of a table may share it.
+    """
+
+    def __init__(
+        self,
+        conninfo: str,
+        table: str,
+        columns: Sequence[str],
+        *,
+        key: Sequence[str] = (),
+        staging_table: str | None = None,
+    ) -> None:
+        missing = [column for column in key if column not in columns]
+        if not columns or missing:
+            raise SinkError(
+                f"a sink of table {table!r} needs columns, and those of the key among them"
+                + (f": {', '.join(missing)} is missing" if missing else "")
+            )
+        self._database = _Database(
+            conninfo, table, tuple(columns), tuple(key), staging_table or f"{table}_flinkray"
+        )
+
+    def create_writer(self, context: WriterContext) -> _Writer:
+        return _Writer(self._database, ())
+
+    def restore_writer(self, context: WriterContext, states: Sequence[Any]) -> _Writer:
+        return _Writer(self._database, states)
+
+    def create_committer(self, context: CommitterContext) -> Committer[StagedBatch]:
+        return _Committer(self._database)
+
+
+class _Database(NamedTuple):
+    """What writers and committers know."""
+
+    conninfo: str
+    table: str
+    columns: tuple[str, ...]
+    key: tuple[str, ...]
+    staging_table: str
+
+    def connect(self) -> psycopg.Connection[Any]:
+        """Raises psycopg.OperationalError."""
+        parts = _DEFAULTS | psycopg.conninfo.conninfo_to_dict(self.conninfo)
+        # statements that are prepared are in the way of connection pools
+        connection = psycopg.connect(**parts, autocommit=True, prepare_threshold=None)  # type: ignore[arg-type]
+        try:
+            (commit,) = connection.execute("SHOW synchronous_commit").fetchone() or ("on",)
+            if commit == "off":  # what is told to be staged must be
+                connection.execute("SET synchronous_commit TO on")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    @contextmanager
+    def failing_clearly(self, what: str) -> Iterator[None]:
+        """Raises SinkError for whatever the server or the library refuses."""
+        try:
+            yield
+        except psycopg.Error as error:
+            raise SinkError(f"cannot {what}: {_text_of(error)}") from error
+
+    def move(self, connection: psycopg.Connection[Any], batch: str) -> int:
+        """The staged rows of a batch into the table; how many there were."""
+        columns = _names(self.columns)
+        if self.key:
+            others = [column for column in self.columns if column not in self.key]
+            rows = sql.SQL(
+                "SELECT DISTINCT ON ({key}) {columns} FROM moved ORDER BY {key}, {row} DESC "
+                "ON CONFLICT ({key}) DO {update}"
+            ).format(
+                key=_names(self.key),
+                columns=columns,
+                row=sql.Identifier(ROW),
+                update=sql.SQL("UPDATE SET {}").format(
+                    sql.SQL(", ").join(
+                        sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(c)) for c in others
+                    )
+                )
+                if others
+                else sql.SQL("NOTHING"),
+            )
+        else:
+            rows = sql.SQL("SELECT {} FROM moved ORDER BY {}").format(columns, sql.Identifier(ROW))
+        statement = sql.SQL(
+            "WITH moved AS (DELETE FROM {stage} WHERE {batch} = %s RETURNING *), "
+            "inserted AS (INSERT INTO {table} ({columns}) {rows}) SELECT count(*) FROM moved"
+        ).format(
+            stage=_name(self.staging_table),
+            batch=sql.Identifier(BATCH),
+            table=_name(self.table),
+            columns=columns,
+            rows=rows,
+        )
+        found = connection.execute(statement, [batch]).fetchone()
+        assert found is not None
+        return int(found[0])
+
+    def prepare(self, connection: psycopg.Connection[Any]) -> None:
+        """Make the staging table, if it is not there.
+
+        Raises:
+            SinkError: the table is missing, or a column of it.
+        """
+        target = _name(self.table).as_string(connection)
+        with connection.transaction():
+            connection.execute(
+                "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [self.staging_table]
+            )
+            found = connection.execute(
+                "SELECT attname, format_type(atttypid, atttypmod), attnotnull FROM pg_attribute "
+                "WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
+                [target],
+            ).fetchall()
+            there = {name: (kind, is_required) for name, kind, is_required in found}
+            missing = [column for column in self.columns if column not in there]
+            if not there or missing:
+                what = f"has no column {missing[0]!r}" if there else "is not there"
+                raise SinkError(
+                    f"table {self.table} {what} in database {connection.info.dbname!r}: create it, "
+                    "or correct the name"
+                )
+            columns = [
+                sql.SQL("{} {} {}").format(
+                    sql.Identifier(column),
+                    sql.SQL(there[column][0]),
+                    sql.SQL("NOT NULL" if there[column][1] else ""),
+                )
+                for column in self.columns
+            ]
+            connection.execute(
+                sql.SQL(
+                    'CREATE TABLE IF NOT EXISTS {} ({} text COLLATE "C" NOT NULL, {} bigint '
+                    "NOT NULL, {}, PRIMARY KEY ({}, {}))"
+                ).format(
+                    _name(self.staging_table),
+                    sql.Identifier(BATCH),
+                    sql.Identifier(ROW),
+                    sql.SQL(", ").join(columns),
+                    sql.Identifier(BATCH),
+                    sql.Identifier(ROW),
+                )
+            )
+
+
+def _name(table: str) -> sql.Identifier:
+    return sql.Identifier(*table.split("."))
+
+
+def _names(columns: Sequence[str]) -> sql.Composed:
+    return sql.SQL(", ").join(map(sql.Identifier, columns))
+
+
+def _text_of(error: psycopg.Error) -> str:
+    """What the server says, and where, on one line."""
+    return " ".join(str(error).split())
+
+
+class _Writer(StatefulSinkWriter[StagedBatch, _Lineage]):
+    """Stages rows.  Whatever fails, fails the attempt: the next one stages what comes after the
+    last checkpoint again, and removes what this one has left."""
+
+    def __init__(self, database: _Database, states: Sequence[Any]) -> None:
+        self._database = database
+        self._attempt = uuid.uuid4().hex
+        self._lineages = [_Lineage(*state) for state in states] or [_Lineage(uuid.uuid4().hex, {})]
+        self._number = 0
+        """Of the batch."""
+        self._staged = 0
+        """Rows of it."""
+        self._rows: list[Sequence[Any]] = []
+        self._connection: psycopg.Connection[Any] | None = None
+        with ExitStack() as opened:
+            what = f"begin to write into table {database.table}"
+            opened.enter_context(database.failing_clearly(what))
+            connection = opened.enter_context(closing(database.connect()))
+            database.prepare(connection)
+            self._lineages = [self._cleaned(connection, lineage) for lineage in self._lineages]
+            opened.pop_all()
+            self._connection = connection
+        columns = (BATCH, ROW, *database.columns)
+        self._copy = sql.SQL("COPY {} ({}) FROM STDIN").format(
+            _name(database.staging_table), _names(columns)
+        )
+
+    def _cleaned(self, connection: psycopg.Connection[Any], lineage: _Lineage) -> _Lineage:
+        """Rows are removed that were staged after the checkpoint, and attempts are forgotten of
+        which nothing is left."""
+        run, covered = lineage
+        stage, batch = _name(self._database.staging_table), sql.Identifier(BATCH)
+        found = connection.execute(
+            sql.SQL("SELECT DISTINCT {} FROM {} WHERE {} LIKE %s").format(batch, stage, batch),
+            [f"{run}/%"],
+        ).fetchall()
+        left: dict[str, int] = {}
+        removed = []
+        for (name,) in found:
+            _, attempt, number = name.split("/")
+            if int(number) < covered.get(attempt, 0):
+                left[attempt] = covered[attempt]
+            else:
+                removed.append(name)
+        connection.execute(
+            sql.SQL("DELETE FROM {} WHERE {} = ANY(%s)").format(stage, batch), [removed]
+        )
+        return _Lineage(run, left)
+
+    @property
+    def _batch(self) -> str:
+        return f"{self._lineages[0].run}/{self._attempt}/{self._number}"
+
+    def write(self, block: Block) -> None:
+        records = iter(block.values)
+        self.reading = block, records  # for error messages
+        self._rows += [self._row(value) for value in records]
+        if len(self._rows) >= _MOST_ROWS:
+            self._stage()
+
+    def _row(self, value: Any) -> Sequence[Any]:
+        columns = self._database.columns
+        if isinstance(value, Row) and value._fields is not None:
+            value = value.as_dict()
+        if isinstance(value, Mapping) and not (len(columns) == 1 and columns[0] not in value):
+            try:
+                fields: Sequence[Any] = [value[column] for column in columns]
+            except KeyError as missing:
+                raise SinkError(
+                    f"a record for table {self._database.table} has no field {missing}: {value!r}"
+                ) from missing
+        elif isinstance(value, Row | tuple | list):
+            fields = list(value)
+        else:
+            fields = [value]
+        if len(fields) != len(columns):
+            raise SinkError(
+                f"a record for {len(columns)} columns of table {self._database.table} has "
+                f"{len(fields)} fields: {value!r}"
+            )
+        return [Json(field) if isinstance(field, dict) else field for field in fields]
+
+    def _stage(self) -> None:
+        if not self._rows:
+            return
+        connection, batch = self._connection, self._batch
+        assert connection is not None
+        first = self._staged
+        with (
+            self._database.failing_clearly(
+                f"write rows for table {self._database.table} into {self._database.staging_table}"
+            ),
+            connection.transaction(),
+            connection.cursor() as cursor,
+            cursor.copy(self._copy) as copy,
+        ):
+            for place, row in enumerate(self._rows):
+                copy.write_row((batch, first + place, *row))
+        self._staged += len(self._rows)
+        self._rows = []
+
+    def prepare_commit(self, end_of_input: bool) -> list[StagedBatch]:
+        self._stage()
+        if not self._staged:
+            return []
+        batch = StagedBatch(self._batch, self._staged)
+        self._number += 1
+        self._staged = 0
+        return [batch]
+
+    def snapshot_state(self, checkpoint_id: int) -> list[_Lineage]:
+        (run, covered), *others = self._lineages
+        return [_Lineage(run, {**covered, self._attempt: self._number}), *others]
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+class _Committer(Committer[StagedBatch]):
+    """Moves staged rows.  While the server is away, commits are tried again."""
+
+    def __init__(self, database: _Database) -> None:
+        self._database = database
+        self._connection: psycopg.Connection[Any] | None = None
+
+    def commit(self, requests: Sequence[CommitRequest[StagedBatch]]) -> None:
+        away: psycopg.Error | None = None
+        for request in requests:
+            if away is not None:
+                request.retry_later(away)
+                continue
+            try:
+                self._move(request)
+            except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+                # the server is away, its disk is full, somebody else holds a lock
+                request.retry_later(error)
+                if self._connection is None or self._connection.broken:
+                    away = error
+                    self.close()
+            except psycopg.Error as error:
+                request.signal_failed_with_unknown_reason(
+                    SinkError(f"table {self._database.table} refuses rows: {_text_of(error)}")
+                )
+
+    def _move(self, request: CommitRequest[StagedBatch]) -> None:
+        if self._connection is None:
+            self._connection = self._database.connect()
+        name, rows = request.committable
+        with self._connection.transaction():
+            moved = self._database.move(self._connection, name)
+            if moved not in (0, rows):
+                raise SinkError(
+                    f"{moved} of {rows} rows of batch {name} are in "
+                    f"{self._database.staging_table}: somebody else has changed that table"
+                )
+        if not moved:
+            request.signal_already_committed()
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(psycopg.Error):
+                connection.close()

@@ -1,0 +1,356 @@
+"""Rows into PostgreSQL's real server, each once, whatever dies."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flinkray.datastream import (
+    Configuration,
+    Row,
+    RuntimeExecutionMode,
+    StreamExecutionEnvironment,
+    Types,
+    WatermarkStrategy,
+)
+from flinkray.datastream.connectors import DataGeneratorSource, SinkError
+from flinkray.streaming.sinks.committer_operator import FIRST_PAUSE
+from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
+from flinkray.testing.waiting import wait_until
+from tests.datastream.tallies import settings
+from tests.datastream.test_cluster_checkpoints import CONFIGURATION
+from tests.datastream.threads import none_left
+from tests.streaming.sinks.sink_harness import SinkHarness
+
+psycopg = pytest.importorskip("psycopg")
+
+from flinkray.datastream.connectors.postgresql import PostgreSqlSink  # noqa: E402
+from tests.postgres_server import PostgresServer, why_not  # noqa: E402
+
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
+
+COUNT = 6000
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[PostgresServer]:
+    server = PostgresServer()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def table(server: PostgresServer) -> str:
+    """Empty, of two columns."""
+    execute(server, "DROP TABLE IF EXISTS numbers, numbers_flinkray")
+    execute(server, "CREATE TABLE numbers (n bigint NOT NULL CHECK (n >= 0), name varchar(9))")
+    return "numbers"
+
+
+def execute(server: PostgresServer, statement: str) -> list[Any]:
+    with psycopg.connect(server.conninfo, autocommit=True) as connection:
+        cursor = connection.execute(statement)
+        return list(cursor.fetchall()) if cursor.description else []
+
+
+def rows_of(server: PostgresServer, table: str = "numbers") -> list[Any]:
+    return execute(server, f"SELECT * FROM {table} ORDER BY 1, 2")
+
+
+def staged(server: PostgresServer) -> int:
+    ((count,),) = execute(server, "SELECT count(*) FROM numbers_flinkray")
+    return int(count)
+
+
+def sink_of(server: PostgresServer, **settings: Any) -> PostgreSqlSink:
+    return PostgreSqlSink(server.conninfo, "numbers", ["n", "name"], **settings)
+
+
+def test_rows_are_seen_with_their_checkpoint(server: PostgresServer, table: str) -> None:
+    h = SinkHarness(sink_of(server))
+    h.process((1, "a"), Row(n=2, name=None), {"name": "c", "n": 3}, [4, "it's\t\\N"])
+    h.checkpoint()
+    h.process((5, "e"))
+    assert rows_of(server) == []
+    assert staged(server) == 4
+    h.complete()
+    assert rows_of(server) == [(1, "a"), (2, None), (3, "c"), (4, "it's\t\\N")]
+    h.finish()
+    h.close()
+    assert rows_of(server)[4:] == [(5, "e")]
+    assert staged(server) == 0
+
+
+def test_a_restart_commits_what_the_checkpoint_covers_and_removes_the_rest(
+    server: PostgresServer, table: str
+) -> None:
+    first = SinkHarness(sink_of(server))
+    first.process((1, "covered"))
+    state = first.checkpoint()
+    first.process((2, "lost"))
+    first.checkpoint()
+    second = SinkHarness(sink_of(server), state)  # the first one does not know that it is over
+    assert rows_of(server) == [(1, "covered")]
+    assert staged(server) == 0
+    second.process((2, "again"))
+    second.checkpoint()
+    third = SinkHarness(sink_of(server), state)  # the second one was never in a checkpoint
+    assert staged(server) == 0
+    first.complete()
+    assert rows_of(server) == [(1, "covered")]
+    third.finish()
+    for h in (first, second, third):
+        h.close()
+
+
+def test_what_covered_rows_are_kept_for_a_committer_that_is_late(
+    server: PostgresServer, table: str
+) -> None:
+    """The writer may be restored before it, and again after it."""
+    first = SinkHarness(sink_of(server))
+    first.process((1, "covered"))
+    state = first.checkpoint()
+    first.close()
+    for _ in range(2):
+        writer = SinkHarness(sink_of(server), state._replace(committer=second_state(server)))
+        assert staged(server) == 1
+        state = state._replace(writer=writer.snapshot(state.checkpoint_id))
+        writer.close()
+    last = SinkHarness(sink_of(server), state)
+    last.close()
+    assert rows_of(server) == [(1, "covered")]
+
+
+def second_state(server: PostgresServer) -> Any:
+    """Of a committer that has nothing to commit."""
+    h = SinkHarness(sink_of(server))
+    state = h.checkpoint().committer
+    h.close()
+    return state
+
+
+def test_rows_with_a_key_take_the_place_of_those_before(server: PostgresServer, table: str) -> None:
+    execute(server, "ALTER TABLE numbers ADD PRIMARY KEY (n)")
+    h = SinkHarness(sink_of(server, key=["n"]))
+    h.process((1, "a"), (2, "b"), (1, "c"))
+    h.checkpoint()
+    h.complete()
+    assert rows_of(server) == [(1, "c"), (2, "b")]
+    h.process((2, "d"))
+    h.finish()
+    h.close()
+    assert rows_of(server) == [(1, "c"), (2, "d")]
+
+
+def test_values_of_many_types(server: PostgresServer) -> None:
+    execute(server, "DROP TABLE IF EXISTS kinds, kinds_flinkray")
+    execute(
+        server,
+        "CREATE TABLE kinds (id serial, b boolean, f double precision, d numeric(6, 2), "
+        "t timestamp, y bytea, j jsonb, a integer[])",
+    )
+    columns = ["b", "f", "d", "t", "y", "j", "a"]
+    row = (
+        True,
+        0.5,
+        decimal.Decimal("1.25"),
+        datetime.datetime(2026, 1, 2, 3),
+        b"\0x",
+        {"k": 1},
+        [1, 2],
+    )
+    h = SinkHarness(PostgreSqlSink(server.conninfo, "public.kinds", columns))
+    h.process(row)
+    h.finish()
+    h.close()
+    assert execute(server, "SELECT * FROM kinds") == [(1, *row)]
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (("one", "a"), 'invalid input syntax for type bigint: "one".*column n'),
+        ((None, "a"), 'null value in column "n"'),
+        ((1, "longer than nine"), "value too long for type character varying"),
+        ((1,), "for 2 columns of table numbers has 1 fields"),
+        ({"n": 1}, "has no field 'name'"),
+        ((object(), "a"), "cannot adapt type 'object'"),
+    ],
+)
+def test_rows_that_do_not_fit_fail_as_they_are_written(
+    value: Any, text: str, server: PostgresServer, table: str
+) -> None:
+    h = SinkHarness(sink_of(server))
+
+    def write() -> None:
+        h.process(value)
+        h.checkpoint()
+
+    try:
+        with pytest.raises(SinkError, match=text):
+            write()
+    finally:
+        h.close()
+    assert rows_of(server) == []
+
+
+def test_a_table_that_is_missing_is_named(server: PostgresServer) -> None:
+    with pytest.raises(SinkError, match="table absent is not there in database 'postgres'"):
+        SinkHarness(PostgreSqlSink(server.conninfo, "absent", ["n"]))
+    with pytest.raises(SinkError, match="columns, and those of the key among them"):
+        PostgreSqlSink(server.conninfo, "numbers", ["n"], key=["m"])
+
+
+def test_a_column_that_is_missing_is_named(server: PostgresServer, table: str) -> None:
+    with pytest.raises(SinkError, match="table numbers has no column 'm'"):
+        SinkHarness(PostgreSqlSink(server.conninfo, "numbers", ["n", "m"]))
+
+
+def test_a_server_that_is_not_there_is_told(tmp_path: Path) -> None:
+    sink = PostgreSqlSink(f"host={tmp_path}", "numbers", ["n"])
+    with pytest.raises(SinkError, match=r"begin to write into table numbers: .*No such file"):
+        SinkHarness(sink)
+
+
+def test_what_the_table_refuses_fails_the_job_and_is_kept(
+    server: PostgresServer, table: str
+) -> None:
+    h = SinkHarness(sink_of(server))
+    h.process((-1, "a"))
+    state = h.checkpoint()
+    with pytest.raises(SinkError, match=r'refuses rows: .*"numbers_n_check"'):
+        h.complete()
+    h.close()
+    execute(server, "ALTER TABLE numbers DROP CONSTRAINT numbers_n_check")
+    SinkHarness(sink_of(server), state).close()
+    assert rows_of(server) == [(-1, "a")]
+
+
+def test_commits_wait_for_a_server_that_is_away_or_a_lock(
+    server: PostgresServer, table: str
+) -> None:
+    h = SinkHarness(sink_of(server))
+    h.process((1, "a"))
+    h.checkpoint()
+    h.process((2, "b"))
+    h.checkpoint()
+    server.stop()
+    try:
+        h.complete()
+        assert h.committer.operator.is_retrying
+    finally:
+        server.start()
+    h.committer.processing_time(FIRST_PAUSE)
+    assert rows_of(server) == [(1, "a"), (2, "b")]
+    h.close()
+
+
+def test_staged_rows_that_somebody_else_has_changed_are_not_moved(
+    server: PostgresServer, table: str
+) -> None:
+    h = SinkHarness(sink_of(server))
+    h.process((1, "a"), (2, "b"))
+    h.checkpoint()
+    execute(server, "DELETE FROM numbers_flinkray WHERE n = 1")
+    with pytest.raises(SinkError, match="1 of 2 rows of batch"):
+        h.complete()
+    h.close()
+    assert rows_of(server) == []
+
+
+# --- on a cluster ---------------------------------------------------------------------------------
+
+# An interrupt that ends the thread of a crashed process may come between the opening of a file or
+# connection and its being kept; of a real process nothing would be left.
+interrupted = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ThreadedCluster]:
+    with (
+        none_left(),
+        threaded_cluster(str(tmp_path / "cluster"), configuration=CONFIGURATION) as cluster,
+    ):
+        yield cluster
+
+
+def begin(
+    cluster: ThreadedCluster, server: PostgresServer, options: dict[str, str], parallelism: int
+) -> Any:
+    env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster.client)
+    env.configure(Configuration.from_dict(options))
+    env.set_parallelism(parallelism)
+    source: DataGeneratorSource = DataGeneratorSource(lambda n: (n, str(n)), COUNT, 8000.0)
+    rows = env.from_source(source, WatermarkStrategy.no_watermarks(), "rows")
+    rows.rebalance().sink_to(sink_of(server)).uid("table")
+    return env.execute_async("rows")
+
+
+def wait_for_more(server: PostgresServer) -> None:
+    before = len(rows_of(server))
+    wait_until(lambda: len(rows_of(server)) > before, 60, "more rows")
+
+
+def assert_each_once(server: PostgresServer) -> None:
+    counts = Counter(n for n, _ in rows_of(server))
+    lost = [n for n in range(COUNT) if n not in counts]
+    doubled = [n for n, times in counts.items() if times > 1]
+    assert (lost[:5], len(lost), doubled[:5], len(doubled)) == ([], 0, [], 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "parallelism"), [("TaskProcess", 2), ("TaskExecutor", 1), ("JobMaster", 2)]
+)
+@interrupted
+def test_each_row_is_in_the_table_once_whatever_dies(
+    kind: str,
+    parallelism: int,
+    cluster: ThreadedCluster,
+    server: PostgresServer,
+    table: str,
+    tmp_path: Path,
+) -> None:
+    """E2E-04"""
+    job = begin(cluster, server, settings(tmp_path / "checkpoints", "50 ms"), parallelism)
+    for _ in range(2):
+        wait_for_more(server)
+        cluster.crash(kind)
+    job.get_job_execution_result().result(120)
+    assert_each_once(server)
+    assert staged(server) == 0
+
+
+@interrupted
+def test_each_row_is_in_the_table_once_though_the_server_fails(
+    cluster: ThreadedCluster, server: PostgresServer, table: str, tmp_path: Path
+) -> None:
+    job = begin(cluster, server, settings(tmp_path / "checkpoints", "50 ms"), 2)
+    wait_for_more(server)
+    server.stop()
+    server.start()
+    job.get_job_execution_result().result(120)
+    assert_each_once(server)
+
+
+def test_a_batch_job_fills_a_table_at_its_end(
+    cluster: ThreadedCluster, server: PostgresServer, table: str
+) -> None:
+    env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster.client)
+    env.set_runtime_mode(RuntimeExecutionMode.BATCH).set_parallelism(2)
+    numbers = env.from_sequence(0, COUNT - 1)
+    pairs = numbers.map(lambda n: (n, None), Types.TUPLE([Types.LONG(), Types.STRING()]))
+    pairs.sink_to(sink_of(server))
+    env.execute("batch")
+    assert_each_once(server)

@@ -1,0 +1,115 @@
+"""PostgreSQL's real server, on a socket of its own, for as long as tests need it."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+
+import psycopg
+
+from flinkray.testing.waiting import wait_until
+
+LONGEST_START = 60.0
+"""Seconds."""
+
+
+def binaries() -> Path | None:
+    """Where the newest of Debian's versions is, or that of the PATH; None: there is none."""
+    versions = sorted(
+        Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[-3])
+    )
+    if versions:
+        return versions[-1].parent
+    found = shutil.which("postgres")
+    return None if found is None else Path(found).resolve().parent
+
+
+def why_not() -> str:
+    """Why the server cannot run here; empty: it can."""
+    if binaries() is None:
+        return "PostgreSQL's server is not installed (Debian's package postgresql)"
+    if os.geteuid() == 0 and (shutil.which("setpriv") is None or _user() is None):
+        return "PostgreSQL does not run as root, and there is no setpriv, or no other user"
+    return ""
+
+
+def _user() -> pwd.struct_passwd | None:
+    for name in ("postgres", "nobody"):
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            continue
+    return None
+
+
+class PostgresServer:
+    """Not durable: the machine does not fail while tests run."""
+
+    def __init__(self) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="fr-pg-", dir="/tmp"))  # sockets: short paths
+        self._prefix: list[str] = []
+        if os.geteuid() == 0:
+            user = _user()
+            assert user is not None
+            os.chown(self.directory, user.pw_uid, user.pw_gid)
+            self._prefix = [
+                "setpriv",
+                f"--reuid={user.pw_uid}",
+                f"--regid={user.pw_gid}",
+                "--clear-groups",
+                "--pdeathsig=KILL",
+            ]
+        self._data = str(self.directory / "data")
+        initdb = [*self._program("initdb"), "--no-sync", "--auth=trust", "--username=flinkray"]
+        subprocess.run(
+            [*initdb, "--encoding=UTF8", "--locale=C.UTF-8", "-D", self._data],
+            check=True,
+            capture_output=True,
+            cwd=self.directory,
+        )
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def _program(self, name: str) -> list[str]:
+        folder = binaries()
+        assert folder is not None
+        return [*self._prefix, str(folder / name)]
+
+    @property
+    def conninfo(self) -> str:
+        return f"host={self.directory} user=flinkray dbname=postgres"
+
+    def start(self) -> None:
+        """Returns when it can be used."""
+        options = ["-c", "listen_addresses=", "-c", "fsync=off", "-c", "log_min_messages=panic"]
+        with (self.directory / "log").open("ab") as output:
+            self._process = subprocess.Popen(
+                [*self._program("postgres"), "-D", self._data, "-k", str(self.directory), *options],
+                stdout=output,
+                stderr=output,
+                cwd=self.directory,
+            )
+        wait_until(self._is_there, LONGEST_START, "PostgreSQL")
+
+    def _is_there(self) -> bool:
+        try:
+            psycopg.connect(self.conninfo).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def stop(self, how: signal.Signals = signal.SIGQUIT) -> None:
+        """SIGQUIT: at once, as after a failure of the machine; SIGINT: in order."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(how)
+            process.wait(60)
+
+    def close(self) -> None:
+        """End it, and leave nothing."""
+        self.stop(signal.SIGINT)
+        shutil.rmtree(self.directory)

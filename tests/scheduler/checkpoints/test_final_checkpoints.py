@@ -1,0 +1,125 @@
+"""Tasks whose input has ended, and that end with a checkpoint, do not wait for a periodic one."""
+
+from __future__ import annotations
+
+from flinkray.scheduler.checkpoints.actions import (
+    CheckpointAction,
+    CheckpointTimerPurpose,
+    PrepareCheckpoint,
+    StartCheckpointTimer,
+    TriggerTasks,
+)
+from flinkray.scheduler.checkpoints.final_checkpoints import FIRST_DELAY, NEXT_DELAY
+from flinkray.scheduler.checkpoints.messages import AwaitCheckpoint
+from flinkray.scheduler.checkpoints.properties import savepoint
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from tests.scheduler.builders import JOB, one, only
+from tests.scheduler.checkpoints.job_with_checkpoints import (
+    JobWithCheckpoints,
+    Topology,
+    configuration,
+    timers,
+)
+
+Actions = list[CheckpointAction]
+
+
+def awaits(job: JobWithCheckpoints, task: str = "b0", after: int = 0) -> Actions:
+    return job.coordinator.awaited(AwaitCheckpoint(JOB, job.attempt(task), after))
+
+
+def final_timer(actions: Actions) -> StartCheckpointTimer:
+    (timer,) = timers(actions, CheckpointTimerPurpose.FINAL)
+    return timer
+
+
+def fire(job: JobWithCheckpoints, timer: StartCheckpointTimer) -> Actions:
+    job.now += timer.delay
+    return job.coordinator.timer(timer.key, job.now)
+
+
+def test_a_task_that_awaits_one_gets_it_in_a_job_without_periodic_ones() -> None:
+    job = JobWithCheckpoints(topology=Topology(1, 2))
+    timer = final_timer(awaits(job, "b0"))
+    assert timer.delay == FIRST_DELAY
+    assert awaits(job, "b1") == []  # it is covered as well
+    actions = fire(job, timer)
+    assert final_timer(actions).delay == NEXT_DELAY
+    assert only(job.prepare(actions), TriggerTasks)
+    job.complete(1)
+    assert fire(job, final_timer(actions)) == []
+    assert final_timer(awaits(job, "b0", 1)).delay == FIRST_DELAY
+
+
+def test_one_that_is_under_way_is_enough_if_it_covers_the_end() -> None:
+    job = JobWithCheckpoints()
+    first = job.begin()
+    timer = final_timer(awaits(job, after=first - 1))
+    actions = fire(job, timer)
+    assert not only(actions, PrepareCheckpoint)
+    job.complete(first)
+    assert fire(job, final_timer(actions)) == []
+
+
+def test_after_one_that_does_not_cover_the_end_another_is_taken() -> None:
+    job = JobWithCheckpoints()
+    first = job.begin()
+    actions = fire(job, final_timer(awaits(job, after=first)))
+    assert not only(actions, PrepareCheckpoint), "one at a time"
+    actions = job.complete(first)
+    assert one(actions, PrepareCheckpoint)
+
+
+def test_one_that_fails_is_followed_by_another() -> None:
+    job = JobWithCheckpoints()
+    actions = fire(job, final_timer(awaits(job)))
+    job.prepare(actions)
+    job.decline(1, "a0")
+    actions = fire(job, final_timer(actions))
+    assert one(actions, PrepareCheckpoint)
+
+
+def test_tasks_that_are_not_running_yet_are_waited_for() -> None:
+    job = JobWithCheckpoints()
+    job.topology.vertices[0].states[0] = ExecutionState.INITIALIZING
+    actions = fire(job, final_timer(awaits(job)))
+    assert not only(actions, PrepareCheckpoint)
+    job.topology.vertices[0].states[0] = ExecutionState.RUNNING
+    assert one(fire(job, final_timer(actions)), PrepareCheckpoint)
+
+
+def test_a_savepoint_commits_nothing_and_is_no_such_checkpoint() -> None:
+    job = JobWithCheckpoints()
+    timer = final_timer(awaits(job))
+    job.complete(job.begin(savepoint()))
+    assert one(fire(job, timer), PrepareCheckpoint)
+
+
+def test_nobody_waits_who_has_failed_or_whose_job_has_ended() -> None:
+    job = JobWithCheckpoints()
+    timer = final_timer(awaits(job))
+    job.coordinator.tasks_ended([job.attempt("b0")], is_finished=False, now=job.now)
+    assert fire(job, timer) == []
+    job = JobWithCheckpoints()
+    timer = final_timer(awaits(job))
+    job.coordinator.job_status_changed(JobStatus.CANCELED, job.now)
+    assert fire(job, timer) == []
+    assert awaits(job) == []
+
+
+def test_the_pause_between_checkpoints_is_kept_where_there_are_periodic_ones() -> None:
+    job = JobWithCheckpoints(configuration(interval=100.0, min_pause=10.0))
+    job.run()
+    job.complete(job.begin())
+    actions = fire(job, final_timer(awaits(job, after=1)))
+    (trigger,) = timers(actions, CheckpointTimerPurpose.TRIGGER)
+    assert trigger.delay == 10.0 - FIRST_DELAY
+    assert not only(actions, PrepareCheckpoint)
+    assert one(job.tick([trigger]), PrepareCheckpoint)
+
+
+def test_without_periodic_ones_there_is_no_pause_to_be_kept() -> None:
+    job = JobWithCheckpoints(configuration(min_pause=10.0))
+    job.run()
+    job.complete(job.begin())
+    assert one(fire(job, final_timer(awaits(job, after=1))), PrepareCheckpoint)
