@@ -57,7 +57,7 @@ class StreamingJob:
         random = self.simulation.random
         self.is_exactly_once = random.random() < 0.85
         settings = {
-            "interval": f"{random.choice((200, 500, 1000))} ms",
+            "interval": f"{random.choice((100, 200, 500))} ms",
             "timeout": f"{random.choice((2, 5))} s",
             "mode": "EXACTLY_ONCE" if self.is_exactly_once else "AT_LEAST_ONCE",
             "min-pause": random.choice(("0 ms", "100 ms")),
@@ -72,16 +72,18 @@ class StreamingJob:
             settings["unaligned.enabled"] = "true"
             settings["aligned-checkpoint-timeout"] = random.choice(("0 ms", "50 ms"))
         return Program(
-            sources=random.randint(1, 2),
+            sources=random.choice((1, 2, 2)),
             counters=random.randint(1, 2),
-            splits=random.randint(4, 8),
-            records=random.randint(3, 12),
-            longest_pause=random.choice((0.1, 0.6)),
+            splits=random.randint(6, 12),
+            records=random.randint(8, 24),
+            longest_pause=random.choice((0.2, 0.4)),
+            longest_work=random.choice((0.0, 0.01, 0.05)),
+            failures=random.choice((0.0, 0.005, 0.02)),
             configuration={
                 **{f"execution.checkpointing.{key}": value for key, value in settings.items()},
                 "restart-strategy.type": "fixed-delay",
                 "restart-strategy.fixed-delay.attempts": "100000",
-                "restart-strategy.fixed-delay.delay": "100 ms",
+                "restart-strategy.fixed-delay.delay": "50 ms",
             },
         )
 
@@ -116,9 +118,13 @@ class StreamingJob:
         assert result.status is JobStatus.FINISHED, result
         missing = program.all_records - set(self.external.committed)
         assert not missing, f"never committed: {sorted(missing)}"
-        await asyncio.sleep(CLEANING)
-        left = self.world.leftovers(graph.job_id)
-        assert not left, f"files are left: {left}"
+        await self._see_all_gone(graph.job_id)
+
+    async def _see_all_gone(self, job_id: JobID) -> None:
+        deadline = self.simulation.now + CLEANING
+        while left := self.world.leftovers(job_id):
+            assert self.simulation.now < deadline, f"files are left: {left}"
+            await asyncio.sleep(0.5)
 
     def _progress(self, program: Program) -> str:
         done, all_records = len(self.external.committed), len(program.all_records)

@@ -59,6 +59,10 @@ class Program:
     """Of each split."""
     longest_pause: float
     """Seconds between two batches of a reader."""
+    longest_work: float
+    """Seconds that the count of a record takes; records wait in channels meanwhile."""
+    failures: float
+    """Share of the records whose count fails, while there are faults."""
     configuration: dict[str, str]
 
     @property
@@ -133,7 +137,7 @@ class RecordReader(SourceReader[RecordSplit]):
         if now < self._next:
             return NOTHING_NOW
         split = self._splits[0]
-        end = min(split.end, split.position + min(max_records, self._random.randint(1, 3)))
+        end = min(split.end, split.position + min(max_records, self._random.randint(1, 5)))
         records = [(split.number, number) for number in range(split.position, end)]
         if end == split.end:
             self._splits.popleft()
@@ -153,10 +157,19 @@ class RecordReader(SourceReader[RecordSplit]):
 class Counting(KeyedProcessFunction[Any, Any, Any]):
     """Numbers the records of each key."""
 
+    def __init__(self, longest_work: float, failures: float) -> None:
+        self._longest_work = longest_work
+        self._failures = failures
+
     def open(self, runtime_context: RuntimeContext) -> None:
         self._count = runtime_context.get_state(ValueStateDescriptor("count", Types.LONG()))
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Any:
+        if self._longest_work:
+            pause_thread(self._longest_work)
+        simulation = Simulation.current()
+        if simulation.are_faults_on and simulation.random.random() < self._failures:
+            raise ValueError("as the test wants it")
         split, number = value
         count = (self._count.value() or 0) + 1
         self._count.update(count)
@@ -224,7 +237,7 @@ def job_graph(program: Program) -> JobGraph:
     source = RecordSource(program.splits, program.records, program.longest_pause)
     records = env.from_source(source, WatermarkStrategy.no_watermarks(), "records")
     records.set_parallelism(program.sources).uid("records")
-    counted = records.key_by(key_of).process(Counting())
+    counted = records.key_by(key_of).process(Counting(program.longest_work, program.failures))
     counted.set_parallelism(program.counters).uid("count")
     sink = counted.end_with("transactions", TransactionOperator())
     sink.set_parallelism(program.counters).uid("transactions")

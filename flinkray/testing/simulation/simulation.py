@@ -366,6 +366,11 @@ class Simulation:
             await asyncio.sleep(self.faults.until - self.now)
         self.stop_faults()
 
+    @property
+    def are_faults_on(self) -> bool:
+        """Whether the faults of the scenario are not over, where they end at all."""
+        return self.now < self.faults.until < inf
+
     def stop_faults(self) -> None:
         """Nothing goes wrong from now on, and what was broken is mended."""
         self._nemesis.end()
