@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from flinkray.core.errors import DuplicateJobSubmissionError, FlinkRayError, RpcError
+from flinkray.core.ids import JobID
 from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.reports.job_info import JobResult
 from flinkray.scheduler.shared.states import JobStatus
