@@ -114,7 +114,9 @@ class SteppedConnection(Connection):
         assert isinstance(wire, SteppedWire)
         self._stepped = wire
         self._reader = FrameReader(wire)
+        self._is_starting = True  # its environment's lock is held
         wire.end.attach(self)
+        self._is_starting = False
 
     def frame_received(self, frame: bytes | memoryview) -> None:
         self._stepped.received(bytes(frame))
@@ -124,7 +126,10 @@ class SteppedConnection(Connection):
         """Any bytes are a frame."""
 
     def connection_lost(self, reason: str) -> None:
-        self.fail(reason)
+        if self._is_starting:
+            self._stepped.end.process.call_soon(self.fail, reason)
+        else:
+            self.fail(reason)
 
 
 class SteppedTransport:
