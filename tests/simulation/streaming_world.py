@@ -52,12 +52,16 @@ class StreamingWorld(CallObserver):
         self.completed: dict[int, None] = {}
         """Ids of durable checkpoints, in order."""
         self.has_excuse = False
-        """Whether a process has died before the job's end, or the storage has failed."""
+        """Whether a process has died before the job's end, or its JobMaster before it had deleted
+        what there was, or the storage has failed."""
         external.may_commit = self._may_commit
 
     def process_changed(self, process: SimulatedProcess) -> None:
         """One has come or gone, or was taken for dead."""
-        if (process.is_banished or not process.is_alive) and not self._has_ended():
+        is_gone = process.is_banished or not process.is_alive
+        # afterwards the JobMaster deletes what was retained
+        is_early = process.kind == "JobMaster" and process.exit_code != "it has ended"
+        if is_gone and (is_early or not self._has_ended()):
             self.has_excuse = True
 
     # --- of every call ----------------------------------------------------------------------------
