@@ -24,9 +24,10 @@ from flinkray.actors.task_process.restored_states import (
 )
 from flinkray.actors.task_process.split_client import SplitClient
 from flinkray.core.config import Configuration
-from flinkray.core.errors import RpcError
+from flinkray.core.errors import RpcError, SuppressRestartsError
 from flinkray.core.ids import JobID
 from flinkray.scheduler.shared.tasks import RestoredTask
+from flinkray.state.errors import StateMigrationError
 from flinkray.state.kv_state_registry import TaskKvStateRegistry
 from flinkray.streaming.channels import InputGate, RecordWriter
 from flinkray.streaming.errors import operator_error
@@ -290,13 +291,26 @@ class StreamTaskRun:
             finally:
                 context.kv_states.unregister_all()
                 task.close()
-        except (*_LOST_INPUTS, StateNotReadError):
+        except _LOST_INPUTS:
             raise  # no fault of an operator
         except TaskCancelledError:
             raise
+        except StateNotReadError as error:
+            if self._is_from_savepoint:
+                raise SuppressRestartsError(str(error)) from error
+            raise
         except BaseException as error:
-            raise operator_error(error, context.name) from error
+            told = operator_error(error, context.name)
+            if self._is_from_savepoint and _is_of_stored_types(error):
+                raise SuppressRestartsError(str(told)) from error
+            raise told from error
         self._wait_until_read(loop.wait_until)
+
+    @property
+    def _is_from_savepoint(self) -> bool:
+        """What does not fit it will not fit another time either."""
+        restored = self._context.restored
+        return restored is not None and restored.is_savepoint
 
     def _open(self, task: StreamTask) -> None:
         """From the checkpoint that it goes on from, if there is one."""
@@ -425,3 +439,11 @@ def figures(metrics: MetricGroup) -> str:
         else:
             told.append(f"{name}={metric.count}/{metric.sum}")
     return ", ".join(told) or "no metrics"
+
+
+def _is_of_stored_types(error: BaseException) -> bool:
+    """Or is caused by one."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, StateMigrationError):
+        cause = cause.__cause__
+    return cause is not None

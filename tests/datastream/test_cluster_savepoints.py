@@ -9,10 +9,23 @@ from typing import Any
 
 import pytest
 
-from flinkray.datastream import Configuration, StreamExecutionEnvironment
+from flinkray.checkpoint.errors import CheckpointNotFoundError
+from flinkray.core.errors import JobError, JobExecutionError, JobNotFoundError, RpcTimeoutError
+from flinkray.datastream import (
+    Configuration,
+    DataStream,
+    KeyedProcessFunction,
+    RuntimeContext,
+    StreamExecutionEnvironment,
+    Types,
+    WatermarkStrategy,
+)
 from flinkray.datastream.closeable_iterator import CloseableIterator
 from flinkray.datastream.cluster_execution import ClusterResults
+from flinkray.datastream.connectors import DataGeneratorSource
+from flinkray.datastream.state import ValueStateDescriptor
 from flinkray.state_reader import SavepointReader
+from flinkray.streaming.records.typeinfo import TypeInformation
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 from flinkray.testing.waiting import wait_until
 from tests.datastream.rescaled import (
@@ -43,11 +56,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedCluste
 
 
 def on(
-    cluster: ThreadedCluster, checkpoints: Path, parallelism: int = 2, **others: str
+    cluster: ThreadedCluster, checkpoints: Path, parallelism: int = 2
 ) -> StreamExecutionEnvironment:
     env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster.client)
-    values = {**settings(checkpoints), **{k.replace("__", "."): v for k, v in others.items()}}
-    env.configure(Configuration.from_dict(values))
+    env.configure(Configuration.from_dict(settings(checkpoints)))
     return env.set_parallelism(parallelism)
 
 
@@ -107,3 +119,124 @@ def test_state_is_rescaled_out_and_in(cluster: ThreadedCluster, tmp_path: Path) 
         assert sum(sizes) == 2 * COUNTERS
         assert all(sum(each["all"]) == processed for each in subtasks)
         assert all(each["table"] == {"limit": 7} for each in subtasks)
+
+
+# --- what cannot be started from ------------------------------------------------------------------
+
+
+def program(
+    env: StreamExecutionEnvironment, uid: str = "tally", kind: TypeInformation | None = None
+) -> DataStream:
+    """Counts by key, for ever so long."""
+    source: DataGeneratorSource = DataGeneratorSource(lambda n: n, 10_000_000, 500.0)
+    numbers = env.from_source(
+        source, WatermarkStrategy.no_watermarks(), "numbers", Types.LONG()
+    ).uid("numbers")
+    return numbers.key_by(lambda n: n % 7).process(Count(kind or Types.LONG())).uid(uid)
+
+
+class Count(KeyedProcessFunction[int, int, int]):
+    def __init__(self, kind: TypeInformation) -> None:
+        self._kind = kind
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._count = runtime_context.get_state(ValueStateDescriptor("count", self._kind))
+
+    def process_element(self, value: int, ctx: KeyedProcessFunction.Context) -> None:
+        self._count.update((self._count.value() or 0) + 1)
+
+
+@pytest.fixture(scope="module")
+def taken(cluster: ThreadedCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A savepoint with files, of a job that goes on until the end of the module's tests."""
+    folder = tmp_path_factory.mktemp("taken")
+    env = on(cluster, folder / "checkpoints")
+    inline = {"execution.checkpointing.data-inline-threshold": "0"}
+    env.configure(Configuration.from_dict(inline))
+    program(env).print()
+    client = env.execute_async()
+    path = Path(client.trigger_savepoint(str(folder / "savepoints")).result(60))
+    yield path
+    assert client.get_job_status().result(60).name == "RUNNING", "it goes on"
+    client.cancel().result(60)
+
+
+def failure_of(
+    cluster: ThreadedCluster, tmp_path: Path, path: str, **changes: Any
+) -> tuple[str, int]:
+    """Why a job that starts from there fails, and how often it was restarted before."""
+    env = from_savepoint(on(cluster, tmp_path / "checkpoints"), path)
+    if "max_parallelism" in changes:
+        env.set_max_parallelism(changes.pop("max_parallelism"))
+    program(env, **changes).print()
+    client = env.execute_async()
+    with pytest.raises(JobExecutionError) as error:
+        client.get_job_execution_result().result(60)
+    return error.value.text, cluster.client.job(client.get_job_id()).details().restarts
+
+
+@pytest.mark.parametrize("harm", ["missing", "truncated", "flipped"])
+def test_harm_to_each_file_of_a_savepoint_is_one_error_that_names_it(
+    harm: str, cluster: ThreadedCluster, taken: Path, tmp_path: Path
+) -> None:
+    names = sorted(file.name for file in taken.iterdir())
+    assert len(names) > 1
+    for name in names:
+        copy = tmp_path / f"copy-{name}"
+        shutil.copytree(taken, copy)
+        file = copy / name
+        data = file.read_bytes()
+        if harm == "missing":
+            file.unlink()
+        else:
+            at = len(data) // 2
+            flipped = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+            file.write_bytes(data[:-1] if harm == "truncated" else flipped)
+        text, restarts = failure_of(cluster, tmp_path, str(copy))
+        assert str(file) in text
+        assert restarts == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause"),
+    [
+        ({"uid": "another"}, "uid 'tally'"),
+        ({"max_parallelism": 64}, "has max parallelism 128"),
+        ({"kind": Types.STRING()}, "state 'count'"),
+    ],
+)
+def test_a_program_that_does_not_fit_a_savepoint_fails_at_once(
+    changes: dict[str, Any], cause: str, cluster: ThreadedCluster, taken: Path, tmp_path: Path
+) -> None:
+    """JM-10, E2E-06"""
+    text, restarts = failure_of(cluster, tmp_path, str(taken), **changes)
+    assert cause in text
+    assert restarts == 0
+
+
+def test_there_is_no_savepoint_at_the_path(cluster: ThreadedCluster, tmp_path: Path) -> None:
+    """E2E-06"""
+    text, restarts = failure_of(cluster, tmp_path, str(tmp_path / "nowhere"))
+    assert f"cannot start from {tmp_path}/nowhere: " in text
+    assert "there is no such directory" in text
+    assert restarts == 0
+    with pytest.raises(CheckpointNotFoundError, match="nowhere"):
+        cluster.client.dispose_savepoint(str(tmp_path / "nowhere"))
+
+
+def test_a_savepoint_of_no_job_and_to_no_place_is_refused(
+    cluster: ThreadedCluster, taken: Path, tmp_path: Path
+) -> None:
+    """E2E-06, JM-14: who waits for a moment only is told so, and the savepoint goes on."""
+    with pytest.raises(JobNotFoundError):
+        cluster.client.job("0123456789abcdef" * 2).trigger_savepoint(str(tmp_path))
+    job = next(j for j in cluster.client.list_jobs() if not j.status.is_terminal)
+    handle = cluster.client.job(job.job_id)
+    with pytest.raises(JobError, match="it is not said where"):
+        handle.trigger_savepoint()
+    patient = cluster.client.start(handle.trigger_savepoint_async(str(tmp_path / "a")))
+    with pytest.raises(RpcTimeoutError, match="it goes on"):
+        handle.trigger_savepoint(str(tmp_path / "b"), timeout=0.001)
+    path = patient.result(60)
+    cluster.client.dispose_savepoint(path)
+    assert not Path(path).exists()
