@@ -32,9 +32,6 @@ MISSING = {
     "the Table API and Flink 1": "ConfigOption ConfigOptions FlinkKafkaConsumer "
     "FlinkKafkaConsumerBase FlinkKafkaProducer FlinkKafkaProducerBase InputDependencyConstraint "
     "Semantic",
-    "the sink of Kafka": "KafkaRecordSerializationSchema KafkaRecordSerializationSchemaBuilder "
-    "KafkaSink KafkaSinkBuilder KafkaTopicSelector",
-    "connectors of other systems": "DeliveryGuarantee",
     "readers and compaction of files": "BulkFormat DefaultRollingPolicy FileCompactStrategy "
     "FileCompactor OnCheckpointRollingPolicy StreamingFileSink",
     "DataStream.cache": "CachedDataStream",

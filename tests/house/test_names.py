@@ -12,7 +12,8 @@ from tests.house.sources import parsed
 PACKAGE = Path(__file__).parents[2] / "flinkray"
 
 OF_PYFLINK = frozenset(
-    {"Configuration", "FileSink", "FileSource", "JobExecutionResult", "JobStatus", "KafkaSource"}
+    {"Configuration", "FileSink", "FileSource", "JobExecutionResult", "JobStatus"}
+    | {"KafkaSink", "KafkaSource"}
 )
 """Names of PyFlink's in :mod:`flinkray.datastream`, beside what they stand for in the runtime."""
 

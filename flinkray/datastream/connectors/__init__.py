@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flinkray.datastream.connectors.file_system import FileSink, FileSource
+from flinkray.streaming.sinks.delivery_guarantee import DeliveryGuarantee
 from flinkray.streaming.sinks.file_formats import (
     CsvFormat,
     FileFormat,
@@ -59,6 +60,7 @@ __all__ = [
     "CommitterContext",
     "CsvFormat",
     "DataGeneratorSource",
+    "DeliveryGuarantee",
     "DiscardingSink",
     "EnumeratorContext",
     "FileFormat",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from flinkray.streaming.sinks.delivery_guarantee import DeliveryGuarantee
 from flinkray.streaming.sinks.sink import Sink
 from flinkray.streaming.sources.source import Source
 
-__all__ = ["Sink", "Source"]
+__all__ = ["DeliveryGuarantee", "Sink", "Source"]

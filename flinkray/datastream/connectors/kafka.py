@@ -12,12 +12,18 @@ from typing import Any
 
 from confluent_kafka import Message
 
-from flinkray.datastream.common.serialization import DeserializationSchema
+from flinkray.datastream.common.serialization import DeserializationSchema, SerializationSchema
 from flinkray.streaming.errors import StreamError
+from flinkray.streaming.kafka import sink as sinks
 from flinkray.streaming.kafka import source as sources
 from flinkray.streaming.kafka.offsets import KafkaOffsetResetStrategy, KafkaOffsetsInitializer
-from flinkray.streaming.kafka.records import KafkaConsumerRecord, KafkaTopicPartition
+from flinkray.streaming.kafka.records import (
+    KafkaConsumerRecord,
+    KafkaProducerRecord,
+    KafkaTopicPartition,
+)
 from flinkray.streaming.records.typeinfo import TypeInformation
+from flinkray.streaming.sinks.delivery_guarantee import DeliveryGuarantee
 
 DISCOVERY_INTERVAL = 300_000
 """Milliseconds: Flink's default."""
@@ -25,7 +31,10 @@ DISCOVERY_INTERVAL = 300_000
 API_TIMEOUT = 60_000
 """Milliseconds: Kafka's default."""
 
-_OF_JAVA = frozenset({"key.deserializer", "value.deserializer", "register.consumer.metrics"})
+_OF_JAVA = frozenset(
+    {"key.deserializer", "value.deserializer", "register.consumer.metrics"}
+    | {"key.serializer", "value.serializer", "register.producer.metrics"}
+)
 """Properties of Flink programs that mean nothing here."""
 
 
@@ -208,6 +217,178 @@ class KafkaSourceBuilder:
         )
 
 
+class KafkaTopicSelector(ABC):
+    """Says which topic a value goes to."""
+
+    @abstractmethod
+    def apply(self, data: Any) -> str:
+        """The topic's name."""
+
+
+class KafkaRecordSerializationSchema(ABC):
+    """Makes Kafka's records of values: by a builder, or by a class of your own."""
+
+    @abstractmethod
+    def serialize_record(self, element: Any, timestamp: int | None) -> KafkaProducerRecord:
+        """The record; *timestamp*: event time, if the stream has any."""
+
+    @staticmethod
+    def builder() -> KafkaRecordSerializationSchemaBuilder:
+        """A builder, which needs a topic and a schema for values."""
+        return KafkaRecordSerializationSchemaBuilder()
+
+
+class _SerializesByParts(KafkaRecordSerializationSchema):
+    def __init__(
+        self,
+        topic: str,
+        selector: Callable[[Any], str] | None,
+        key: SerializationSchema | None,
+        value: SerializationSchema,
+    ) -> None:
+        self._topic = topic
+        self._selector = selector
+        self._key = key
+        self._value = value
+
+    def serialize_record(self, element: Any, timestamp: int | None) -> KafkaProducerRecord:
+        topic = self._topic if self._selector is None else self._selector(element)
+        key = None if self._key is None else self._key.serialize(element)
+        time = timestamp if timestamp is not None and timestamp > 0 else None
+        return KafkaProducerRecord(topic, self._value.serialize(element), key, None, time)
+
+
+class KafkaRecordSerializationSchemaBuilder:
+    """Builds a :class:`KafkaRecordSerializationSchema`."""
+
+    def __init__(self) -> None:
+        self._topic = ""
+        self._selector: Callable[[Any], str] | None = None
+        self._key: SerializationSchema | None = None
+        self._value: SerializationSchema | None = None
+
+    def set_topic(self, topic: str) -> KafkaRecordSerializationSchemaBuilder:
+        """All records go there."""
+        self._topic, self._selector = topic, None
+        return self
+
+    def set_topic_selector(
+        self, topic_selector: Callable[[Any], str] | KafkaTopicSelector
+    ) -> KafkaRecordSerializationSchemaBuilder:
+        """Each record goes where this says."""
+        selector = getattr(topic_selector, "apply", topic_selector)
+        if not callable(selector):
+            raise TypeError("topic_selector must be KafkaTopicSelector or a callable")
+        self._topic, self._selector = "", selector
+        return self
+
+    def set_key_serialization_schema(
+        self, key_serialization_schema: SerializationSchema
+    ) -> KafkaRecordSerializationSchemaBuilder:
+        """Makes the key of a value: records with one key go to one partition."""
+        self._key = key_serialization_schema
+        return self
+
+    def set_value_serialization_schema(
+        self, value_serialization_schema: SerializationSchema
+    ) -> KafkaRecordSerializationSchemaBuilder:
+        """Makes the record's value."""
+        self._value = value_serialization_schema
+        return self
+
+    def build(self) -> KafkaRecordSerializationSchema:
+        """Raises StreamError: topic or value are missing."""
+        if not self._topic and self._selector is None:
+            raise StreamError("records of Kafka need set_topic or set_topic_selector")
+        if self._value is None:
+            raise StreamError("records of Kafka need set_value_serialization_schema")
+        return _SerializesByParts(self._topic, self._selector, self._key, self._value)
+
+
+class KafkaSink(sinks.KafkaSink):
+    """Writes to topics of Kafka; see :class:`flinkray.streaming.kafka.sink.KafkaSink`.
+
+    >>> from flinkray.datastream.common import SimpleStringSchema
+    >>> serializer = (
+    ...     KafkaRecordSerializationSchema.builder()
+    ...     .set_topic("totals")
+    ...     .set_value_serialization_schema(SimpleStringSchema())
+    ...     .build()
+    ... )
+    >>> sink = (
+    ...     KafkaSink.builder()
+    ...     .set_bootstrap_servers("localhost:9092")
+    ...     .set_record_serializer(serializer)
+    ...     .set_delivery_guarantee(DeliveryGuarantee.EXACTLY_ONCE)
+    ...     .set_transactional_id_prefix("shop-totals")
+    ...     .build()
+    ... )
+    >>> sink.has_committer
+    True
+    """
+
+    @staticmethod
+    def builder() -> KafkaSinkBuilder:
+        """A builder, which needs brokers and a serializer of records."""
+        return KafkaSinkBuilder()
+
+
+class KafkaSinkBuilder:
+    """Builds a :class:`KafkaSink`."""
+
+    def __init__(self) -> None:
+        self._properties: dict[str, Any] = {}
+        self._guarantee = DeliveryGuarantee.NONE
+        self._prefix = ""
+        self._serializer: KafkaRecordSerializationSchema | None = None
+
+    def set_bootstrap_servers(self, bootstrap_servers: str) -> KafkaSinkBuilder:
+        """Some of the brokers: ``host:port``, separated by commas."""
+        return self.set_property("bootstrap.servers", bootstrap_servers)
+
+    def set_delivery_guarantee(self, delivery_guarantee: DeliveryGuarantee) -> KafkaSinkBuilder:
+        """What is promised; the default is nothing."""
+        self._guarantee = DeliveryGuarantee(delivery_guarantee)
+        return self
+
+    def set_transactional_id_prefix(self, transactional_id_prefix: str) -> KafkaSinkBuilder:
+        """For exactly once: a name that no other sink has in the whole Kafka cluster, and that
+        stays the same when the job goes on."""
+        self._prefix = transactional_id_prefix
+        return self
+
+    def set_record_serializer(
+        self, record_serializer: KafkaRecordSerializationSchema
+    ) -> KafkaSinkBuilder:
+        """Makes records of values."""
+        self._serializer = record_serializer
+        return self
+
+    def set_property(self, key: str, value: str) -> KafkaSinkBuilder:
+        """A property of librdkafka's producer."""
+        self._properties[key] = value
+        return self
+
+    def build(self) -> KafkaSink:
+        """The sink.
+
+        Raises:
+            StreamError: something is missing, or does not go together.
+        """
+        properties = {k: v for k, v in self._properties.items() if k not in _OF_JAVA}
+        if not properties.get("bootstrap.servers"):
+            raise StreamError("a Kafka sink needs set_bootstrap_servers")
+        if self._serializer is None:
+            raise StreamError("a Kafka sink needs set_record_serializer")
+        exactly_once = self._guarantee is DeliveryGuarantee.EXACTLY_ONCE
+        if exactly_once and not self._prefix:
+            raise StreamError("a Kafka sink needs set_transactional_id_prefix for exactly once")
+        if "transactional.id" in properties:
+            raise StreamError("set_transactional_id_prefix is in place of transactional.id")
+        serialize = self._serializer.serialize_record
+        return KafkaSink(properties, serialize, self._guarantee, self._prefix)
+
+
 def _milliseconds(properties: dict[str, Any], key: str, default: int | None) -> int | None:
     value = properties.pop(key, default)
     try:
@@ -224,11 +405,18 @@ def _boolean(properties: dict[str, Any], key: str, default: bool) -> bool:
 
 
 __all__ = [
+    "DeliveryGuarantee",
     "KafkaConsumerRecord",
     "KafkaOffsetResetStrategy",
     "KafkaOffsetsInitializer",
+    "KafkaProducerRecord",
     "KafkaRecordDeserializationSchema",
+    "KafkaRecordSerializationSchema",
+    "KafkaRecordSerializationSchemaBuilder",
+    "KafkaSink",
+    "KafkaSinkBuilder",
     "KafkaSource",
     "KafkaSourceBuilder",
     "KafkaTopicPartition",
+    "KafkaTopicSelector",
 ]

@@ -1,7 +1,10 @@
 """Kafka, by way of librdkafka (``confluent-kafka``, the extra ``kafka``).
 
-A partition is a split, and its offset the split's state.  The enumerator looks for partitions, and
-decides once where each begins and ends; readers fetch in threads of their own.
+The source: a partition is a split, and its offset the split's state.  The enumerator looks for
+partitions, and decides once where each begins and ends; readers fetch in threads of their own.
+
+The sink: writers keep what comes between two checkpoints, and committers write it, each part in one
+transaction.
 """
 
-__all__ = ["offsets", "records", "source"]
+__all__ = ["offsets", "records", "sink", "source"]

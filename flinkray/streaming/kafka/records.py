@@ -45,3 +45,15 @@ class KafkaConsumerRecord:
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+class KafkaProducerRecord(NamedTuple):
+    """A record to be written.  *partition*: None leaves it to the producer, which goes by the key.
+    *timestamp*: milliseconds; None is the time at which it is written."""
+
+    topic: str
+    value: bytes | None
+    key: bytes | None = None
+    partition: int | None = None
+    timestamp: int | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()

@@ -4,6 +4,7 @@ __all__ = [
     "collect",
     "committables",
     "committer_operator",
+    "delivery_guarantee",
     "file_formats",
     "file_policies",
     "files",

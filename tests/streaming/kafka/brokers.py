@@ -76,9 +76,10 @@ class Broker:
         producer.produce(topic, None, key, partition=0)
         assert producer.flush(_TIMEOUT) == 0
 
-    def commit(self, group: str, topic: str, offset: int, partition: int = 0) -> None:
+    def commit(self, group: str, topic: str, offset: int, metadata: str = "") -> None:
+        """Of partition 0."""
         consumer = Consumer({"bootstrap.servers": self.servers, "group.id": group})
-        consumer.commit(offsets=[TopicPartition(topic, partition, offset)], asynchronous=False)
+        consumer.commit(offsets=[TopicPartition(topic, 0, offset, metadata)], asynchronous=False)
         consumer.close()
 
     @contextmanager

@@ -18,6 +18,7 @@ from tests.datastream.tallies import expected, first_numbers, tallied
 from tests.datastream.test_cluster_checkpoints import CONFIGURATION, on, wait_for_another
 from tests.datastream.threads import none_left
 from tests.streaming.kafka.brokers import Broker
+from tests.streaming.sinks.test_kafka_sink import sink_to
 from tests.streaming.sources.test_kafka_source import builder
 
 
@@ -70,3 +71,34 @@ def test_nothing_is_lost_doubled_or_out_of_order(
     assert set(results) == expected(COUNT)
     begun = first_numbers(witness)
     assert any(len(of_subtask) > 1 for of_subtask in begun), "it did not notice"
+
+
+@pytest.mark.parametrize("kind", ["TaskProcess", "JobMaster"])
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_from_kafka_to_kafka_each_record_is_there_once(
+    kind: str, parallelism: int, broker: Broker, cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    """E2E-04: through the transactions of a sink that is killed between two of them."""
+    checkpoints = tmp_path / "checkpoints"
+    topic, target = broker.topic(2), broker.topic()
+    count, parts = 900, 3
+    end = {KafkaTopicPartition(topic, n): count for n in (0, 1)}
+    source = builder(broker, topic).set_bounded(KafkaOffsetsInitializer.offsets(end)).build()
+    env = on(cluster, checkpoints, parallelism)
+    values = env.from_source(source, WatermarkStrategy.no_watermarks(), "kafka").uid("kafka")
+    values.sink_to(sink_to(broker, target)).uid("sink")
+    job = cluster.client.job(env.execute_async("kafka to kafka").get_job_id())
+    for part in range(parts):
+        numbers = range(part * count // parts, (part + 1) * count // parts)
+        for partition in (0, 1):
+            broker.produce(topic, (f"{partition}:{n}" for n in numbers), partition)
+        if part < parts - 1:
+            wait_for_another(checkpoints)
+            wait_for_another(checkpoints)
+            cluster.crash(kind)
+    job.wait()
+    written = broker.read(target)[0]
+    for partition in (0, 1):
+        own = [value for value in written if value.startswith(f"{partition}:")]
+        assert own == [f"{partition}:{n}" for n in range(count)]
+    assert len(written) == 2 * count

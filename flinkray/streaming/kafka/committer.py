@@ -1,0 +1,181 @@
+"""Writes what checkpoints hold to Kafka, each in one transaction.
+
+A transaction writes the records and, as the offset of a consumer group that is called as the
+transactional id, that these were committed.  Kafka makes both seen, or none.  Whoever is to commit
+something again, after whatever failure, first begins a new session of the transactional id.  That
+ends every transaction of earlier sessions, one way or the other, and lets none of them write any
+more.  Then it reads what was committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import Consumer, TopicPartition
+
+from flinkray.streaming.kafka.client import FETCHES_ON, KafkaError, KafkaException, made, text_of
+from flinkray.streaming.kafka.commit_history import CommitHistory
+from flinkray.streaming.kafka.committable import KafkaCommittable
+from flinkray.streaming.kafka.producing import RecordProducer
+from flinkray.streaming.sinks.sink import CommitRequest, Committer, SinkError
+
+_TIMEOUT = 10.0
+"""Seconds that one call to Kafka may block the task; what takes longer is tried again later."""
+
+_PASSES = FETCHES_ON | frozenset(
+    {
+        KafkaError._FENCED,
+        KafkaError._PURGE_QUEUE,
+        KafkaError._PURGE_INFLIGHT,
+        KafkaError._STATE,
+        KafkaError.CONCURRENT_TRANSACTIONS,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.INVALID_PRODUCER_ID_MAPPING,
+        KafkaError.INVALID_TXN_STATE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.PRODUCER_FENCED,
+        KafkaError.UNKNOWN_PRODUCER_ID,
+        KafkaError.UNSTABLE_OFFSET_COMMIT,
+    }
+)
+"""What a new session may get over."""
+
+
+class TransactionalSession:
+    """From the beginning of it until something fails.
+
+    Raises:
+        KafkaException: it does not begin.
+    """
+
+    def __init__(self, properties: Mapping[str, Any], transactional_id: str) -> None:
+        self._producer = RecordProducer({**properties, "transactional.id": transactional_id})
+        self._histories: dict[str, CommitHistory] = {}
+        self._producer.inner.init_transactions(_TIMEOUT)
+        # After this: what an earlier session had begun is committed or aborted now.
+        self._consumer: Consumer = made(
+            Consumer,
+            {
+                **properties,
+                "group.id": transactional_id,
+                "log_level": 0,
+                "enable.auto.commit": False,
+            },
+        )
+
+    def commit(self, committable: KafkaCommittable) -> bool:
+        """False: it was committed before.
+
+        Raises:
+            KafkaException: nobody knows whether it is committed; the session is over.
+        """
+        topic = committable.marker_topic
+        history = self._history(topic)
+        if history.has(committable.run, committable.sequence):
+            return False
+        later = history.plus(committable.run, committable.sequence)
+        producer = self._producer
+        producer.inner.begin_transaction()
+        for record in committable.records():
+            producer.send(record)
+        producer.flush()
+        marker = TopicPartition(topic, 0, committable.sequence, later.text())
+        group = self._consumer.consumer_group_metadata()
+        producer.inner.send_offsets_to_transaction([marker], group, _TIMEOUT)
+        producer.inner.commit_transaction(_TIMEOUT)
+        self._histories[topic] = later
+        return True
+
+    def _history(self, topic: str) -> CommitHistory:
+        if topic not in self._histories:
+            (found,) = self._consumer.committed([TopicPartition(topic, 0)], _TIMEOUT)
+            if found.error is not None:
+                raise KafkaException(found.error)
+            text = "" if found.offset < 0 else str(found.metadata)
+            self._histories[topic] = CommitHistory.parse(text)
+        return self._histories[topic]
+
+    def cause(self, error: KafkaException) -> KafkaError:
+        """Of the failure: that of a record, if one was not delivered."""
+        told: KafkaError = self._producer.failure or error.args[0]
+        return told
+
+    def close(self) -> None:
+        self._producer.give_up()
+        self._consumer.close()
+
+
+class KafkaCommitter(Committer[KafkaCommittable]):
+    """Commits under the transactional ids of the writers.
+
+    Args:
+        own: the id of which it begins a session at once, so that nothing is open of earlier
+            attempts; None: of none.
+    """
+
+    def __init__(self, properties: Mapping[str, Any], own: str | None) -> None:
+        self._properties = dict(properties)
+        self._own = own
+        self._sessions: dict[str, TransactionalSession] = {}
+        self._unfinished: dict[str, list[tuple[str, int]]] = {}
+        """By transactional id, what is to be tried again: nothing behind it may be committed."""
+        if own is not None:
+            try:
+                self._session(own)
+            except KafkaException as error:
+                raise SinkError(
+                    f"the Kafka sink cannot begin transactions as {own!r}: {text_of(error)}"
+                ) from None
+
+    def commit(self, requests: Sequence[CommitRequest[KafkaCommittable]]) -> None:
+        for request in requests:
+            self._commit(request)
+        for name in [name for name in self._sessions if name != self._own]:
+            self._end_session(name)  # of other writers, which were restored with these
+
+    def _commit(self, request: CommitRequest[KafkaCommittable]) -> None:
+        committable = request.committable
+        name, place = committable.transactional_id, (committable.run, committable.sequence)
+        unfinished = self._unfinished.setdefault(name, [])
+        if unfinished and unfinished[0] != place:
+            request.retry_later(SinkError(f"what was written before it waits, too: {name}"))
+            if place not in unfinished:
+                unfinished.append(place)
+            return
+        try:
+            if not self._session(name).commit(committable):
+                request.signal_already_committed()
+        except KafkaException as error:
+            session = self._sessions.get(name)
+            told = error.args[0] if session is None else session.cause(error)
+            self._end_session(name)
+            reason = SinkError(
+                f"a transaction of {committable.count} records as {name!r}: {text_of(told)}"
+            )
+            if told.retriable() or told.code() in _PASSES:
+                request.retry_later(reason)
+                if not unfinished:
+                    unfinished.append(place)
+            else:
+                request.signal_failed_with_unknown_reason(reason)
+            return
+        if unfinished:
+            del unfinished[0]
+
+    def _session(self, name: str) -> TransactionalSession:
+        session = self._sessions.get(name)
+        if session is None:
+            session = self._sessions[name] = TransactionalSession(self._properties, name)
+        return session
+
+    def _end_session(self, name: str) -> None:
+        session = self._sessions.pop(name, None)
+        if session is not None:
+            session.close()
+
+    def close(self) -> None:
+        for name in list(self._sessions):
+            self._end_session(name)

@@ -1,0 +1,106 @@
+"""The writers of a Kafka sink: one that keeps records for a transaction, and one that does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import repeat
+from typing import Any
+
+from flinkray.streaming.kafka.client import KafkaException, text_of
+from flinkray.streaming.kafka.committable import CHUNK_BYTES, KafkaCommittable, pack
+from flinkray.streaming.kafka.producing import RecordProducer
+from flinkray.streaming.kafka.records import KafkaProducerRecord
+from flinkray.streaming.records.elements import Block
+from flinkray.streaming.sinks.sink import SinkError, SinkWriter
+
+Serialize = Callable[[Any, int | None], KafkaProducerRecord]
+"""Makes the record of a value and its timestamp."""
+
+
+def _records_of(block: Block, serialize: Serialize) -> Iterator[KafkaProducerRecord]:
+    timestamps = repeat(None) if block.timestamps is None else block.timestamps
+    for value, timestamp in zip(block.values, timestamps, strict=False):
+        yield serialize(value, timestamp)
+
+
+class TransactionalWriter(SinkWriter[KafkaCommittable]):
+    """Writes nothing: what has come since the last checkpoint becomes one committable."""
+
+    def __init__(self, transactional_id: str, run: str, serialize: Serialize) -> None:
+        self._transactional_id = transactional_id
+        self._run = run
+        self._serialize = serialize
+        self._sequence = 0
+        self._marker_topic = ""
+        self._records: list[tuple[Any, ...]] = []
+        self._size = 0
+        self._count = 0
+        self._chunks: list[tuple[int, bytes]] = []
+
+    def write(self, block: Block) -> None:
+        for record in _records_of(block, self._serialize):
+            self._records.append(tuple(record))
+            self._size += len(record.value or b"") + len(record.key or b"")
+            if self._size >= CHUNK_BYTES:
+                self._pack()
+
+    def _pack(self) -> None:
+        if self._records:
+            self._marker_topic = self._marker_topic or self._records[0][0]
+            self._chunks.append(pack(self._records))
+            self._count += len(self._records)
+            self._records, self._size = [], 0
+
+    def prepare_commit(self, end_of_input: bool) -> Sequence[KafkaCommittable]:
+        self._pack()
+        if not self._chunks:
+            return ()
+        self._sequence += 1
+        committable = KafkaCommittable(
+            self._transactional_id,
+            self._run,
+            self._sequence,
+            self._marker_topic,
+            self._count,
+            self._chunks,
+        )
+        self._chunks, self._count = [], 0
+        return (committable,)
+
+
+class DirectWriter(SinkWriter[KafkaCommittable]):
+    """Writes at once.
+
+    Args:
+        waits: for all that was written, before each checkpoint; at the end it does so anyway.
+    """
+
+    def __init__(self, properties: Mapping[str, Any], serialize: Serialize, waits: bool) -> None:
+        self._producer = RecordProducer(properties)
+        self._serialize = serialize
+        self._waits = waits
+
+    def write(self, block: Block) -> None:
+        producer = self._producer
+        try:
+            for record in _records_of(block, self._serialize):
+                producer.send(record)
+            producer.inner.poll(0)
+            producer.check()
+        except KafkaException as error:
+            raise _not_written(error) from None
+
+    def prepare_commit(self, end_of_input: bool) -> Sequence[KafkaCommittable]:
+        if self._waits or end_of_input:
+            try:
+                self._producer.flush()
+            except KafkaException as error:
+                raise _not_written(error) from None
+        return ()
+
+    def close(self) -> None:
+        self._producer.give_up()
+
+
+def _not_written(error: KafkaException) -> SinkError:
+    return SinkError(f"Kafka does not take a record: {text_of(error)}")

@@ -1,0 +1,439 @@
+"""A sink of Kafka: what comes of it when it is killed, fenced, refused or restored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from flinkray.datastream import StreamExecutionEnvironment
+from flinkray.datastream.common import SimpleStringSchema
+from flinkray.datastream.connectors.kafka import (
+    DeliveryGuarantee,
+    KafkaProducerRecord,
+    KafkaRecordSerializationSchema,
+    KafkaRecordSerializationSchemaBuilder,
+    KafkaSink,
+    KafkaTopicSelector,
+)
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.kafka import committer as committing
+from flinkray.streaming.kafka.client import KafkaError, KafkaException
+from flinkray.streaming.kafka.commit_history import CommitHistory
+from flinkray.streaming.kafka.committable import KafkaCommittable
+from flinkray.streaming.kafka.committer import KafkaCommitter
+from flinkray.streaming.kafka.writers import TransactionalWriter
+from flinkray.streaming.records.elements import Barrier, Block
+from flinkray.streaming.sinks.sink import CommitOutcome, CommitRequest, SinkError
+from flinkray.streaming.sinks.writer_operator import SinkWriterOperator
+from flinkray.testing.operator_harness import OperatorHarness
+from tests.streaming.kafka.brokers import Broker
+from tests.streaming.sinks.sink_harness import SinkHarness
+
+EXACTLY_ONCE = DeliveryGuarantee.EXACTLY_ONCE
+
+
+class ToPartition(KafkaRecordSerializationSchema):
+    """Values as they are."""
+
+    def __init__(self, topic: str, partition: int = 0) -> None:
+        self.topic = topic
+        self.partition = partition
+
+    def serialize_record(self, element: Any, timestamp: int | None) -> KafkaProducerRecord:
+        return KafkaProducerRecord(self.topic, element.encode(), partition=self.partition)
+
+
+def sink_to(
+    broker: Broker, topic: str, guarantee: DeliveryGuarantee = EXACTLY_ONCE, **properties: str
+) -> KafkaSink:
+    found = KafkaSink.builder().set_bootstrap_servers(broker.servers)
+    found.set_record_serializer(ToPartition(topic)).set_delivery_guarantee(guarantee)
+    found.set_transactional_id_prefix(f"sink-{topic}")
+    for key, value in properties.items():
+        found.set_property(key.replace("_", "."), value)
+    return found.build()
+
+
+def seen(broker: Broker, topic: str) -> list[str]:
+    return broker.read(topic)[0]
+
+
+class Lane:
+    """A writer's committables, and committers of them."""
+
+    def __init__(self, broker: Broker, topic: str, name: str = "") -> None:
+        self.broker = broker
+        self.topic = topic
+        self.name = name or f"lane-{topic}"
+        self.writer = self.new_writer("run")
+
+    def new_writer(self, run: str) -> TransactionalWriter:
+        return TransactionalWriter(self.name, run, ToPartition(self.topic).serialize_record)
+
+    def prepare(
+        self, values: str | list[str], writer: TransactionalWriter | None = None
+    ) -> KafkaCommittable:
+        writer = writer or self.writer
+        writer.write(Block(list(values)))
+        (committable,) = writer.prepare_commit(False)
+        return committable
+
+    def committer(
+        self, own: bool = True, properties: Mapping[str, str] | None = None
+    ) -> KafkaCommitter:
+        settings = {"bootstrap.servers": self.broker.servers, **(properties or {})}
+        return KafkaCommitter(settings, self.name if own else None)
+
+
+def outcomes(committer: KafkaCommitter, *committables: KafkaCommittable) -> list[CommitOutcome]:
+    requests = [CommitRequest(committable) for committable in committables]
+    committer.commit(requests)
+    return [request.outcome for request in requests]
+
+
+COMMITTED, ALREADY = CommitOutcome.COMMITTED, CommitOutcome.ALREADY_COMMITTED
+RETRY, FAILED = CommitOutcome.RETRY, CommitOutcome.FAILED
+
+
+# --- exactly once ---------------------------------------------------------------------------------
+
+
+def test_records_are_seen_when_their_checkpoint_is_complete(broker: Broker) -> None:
+    topic = broker.topic()
+    h = SinkHarness(sink_to(broker, topic))
+    h.process("a", "b")
+    assert seen(broker, topic) == []
+    h.checkpoint()
+    h.process("c")
+    assert seen(broker, topic) == []
+    h.complete()
+    assert seen(broker, topic) == ["a", "b"]
+    h.finish()
+    assert seen(broker, topic) == ["a", "b", "c"]
+    h.close()
+
+
+def test_restored_sink_commits_what_its_checkpoint_holds_and_nothing_later(
+    broker: Broker,
+) -> None:
+    topic = broker.topic()
+    h = SinkHarness(sink_to(broker, topic))
+    h.process("a", "b")
+    state = h.checkpoint()
+    h.process("lost")
+    h.checkpoint()
+    h.close()
+    again = SinkHarness(sink_to(broker, topic), state)
+    assert seen(broker, topic) == ["a", "b"]
+    again.process("c")
+    again.finish()
+    assert seen(broker, topic) == ["a", "b", "c"]
+    again.close()
+    SinkHarness(sink_to(broker, topic), state).close()  # a job that goes back: all is there already
+    assert seen(broker, topic) == ["a", "b", "c"]
+
+
+def test_records_keep_their_order_over_chunks(broker: Broker) -> None:
+    topic = broker.topic()
+    values = [f"{n:05}" + "x" * 200 for n in range(4000)]
+    h = SinkHarness(sink_to(broker, topic))
+    h.process(*values)
+    state = h.checkpoint()
+    operator: Any = h.committer.operator
+    (stored,) = operator._committables._pending
+    assert len(stored.request.committable.chunks) > 2
+    assert "x" * 200 not in repr(state.committer) + repr(stored.request.committable)
+    h.complete()
+    assert seen(broker, topic) == values
+    h.close()
+
+
+def test_what_was_committed_is_known_after_any_death(broker: Broker) -> None:
+    topic = broker.topic()
+    lane = Lane(broker, topic)
+    first, second = lane.prepare("ab"), lane.prepare("cd")
+    assert outcomes(lane.committer(), first) == [COMMITTED]  # and is never closed: it is killed
+    assert outcomes(lane.committer(), first, second) == [ALREADY, COMMITTED]
+    assert outcomes(lane.committer(own=False), second, first) == [ALREADY, ALREADY]
+    assert seen(broker, topic) == list("abcd")
+
+
+def test_numbers_of_another_writer_are_other_numbers(broker: Broker) -> None:
+    """A job that goes on from an earlier checkpoint: what it writes is new."""
+    topic = broker.topic()
+    lane = Lane(broker, topic)
+    assert outcomes(lane.committer(), lane.prepare("a"), lane.prepare("b")) == [COMMITTED] * 2
+    another = lane.prepare("x", lane.new_writer("another"))
+    assert outcomes(lane.committer(), another) == [COMMITTED]
+    assert seen(broker, topic) == ["a", "b", "x"]
+
+
+def test_transaction_of_a_dead_attempt_is_aborted(broker: Broker) -> None:
+    topic = broker.topic()
+    lane = Lane(broker, topic)
+    with broker.transaction(lane.name) as dead:
+        dead.produce(topic, b"half", partition=0)
+        dead.flush()
+        broker.produce(topic, ["behind"])
+        assert seen(broker, topic) == []  # they wait for the open transaction
+        lane.committer().close()
+        assert seen(broker, topic) == ["behind"]
+
+
+def test_attempt_that_was_replaced_writes_nothing_and_finds_out_what_was_done(
+    broker: Broker,
+) -> None:
+    """A process that stood still while the next attempt committed what it has."""
+    topic = broker.topic()
+    lane = Lane(broker, topic)
+    stalled = lane.committer()
+    assert outcomes(stalled, lane.prepare("a")) == [COMMITTED]
+    first, second = lane.prepare("b"), lane.prepare("c")
+    assert outcomes(lane.committer(), first) == [COMMITTED]
+    assert outcomes(stalled, first, second) == [RETRY, RETRY]  # it was fenced
+    assert outcomes(stalled, first, second) == [ALREADY, COMMITTED]
+    assert seen(broker, topic) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("step", ["produce", "flush", "send_offsets_to_transaction"])
+def test_death_in_the_midst_of_a_transaction_leaves_nothing_behind(
+    step: str, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = broker.topic()
+    lane = Lane(broker, topic)
+    committable = lane.prepare("abc")
+    dying = lane.committer()
+
+    class DiesAt:
+        def __init__(self, inner: Any) -> None:
+            self.inner = inner
+
+        def __getattr__(self, name: str) -> Any:
+            if name == step:
+                self.inner.flush()
+                raise KeyboardInterrupt
+            return getattr(self.inner, name)
+
+    producer = dying._sessions[lane.name]._producer
+    monkeypatch.setattr(producer, "inner", DiesAt(producer.inner))
+    with pytest.raises(KeyboardInterrupt):
+        outcomes(dying, committable)
+    assert outcomes(lane.committer(), committable) == [COMMITTED]
+    assert seen(broker, topic) == ["a", "b", "c"]
+
+
+def test_answer_to_a_commit_that_is_lost_is_asked_for(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = broker.topic()
+    lane = Lane(broker, topic)
+    committer = lane.committer()
+    producer = committer._sessions[lane.name]._producer
+    timed_out = KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    class LosesAnswer:
+        def __init__(self, inner: Any) -> None:
+            self.inner = inner
+
+        def __getattr__(self, name: str) -> Any:
+            if name != "commit_transaction":
+                return getattr(self.inner, name)
+
+            def commit(timeout: float) -> None:
+                self.inner.commit_transaction(timeout)
+                raise timed_out
+
+            return commit
+
+    monkeypatch.setattr(producer, "inner", LosesAnswer(producer.inner))
+    first, second = lane.prepare("a"), lane.prepare("b")
+    assert outcomes(committer, first, second) == [RETRY, RETRY]  # the order is kept
+    assert outcomes(committer, second) == [RETRY]
+    assert outcomes(committer, first, second) == [ALREADY, COMMITTED]
+    assert seen(broker, topic) == ["a", "b"]
+
+
+def test_committables_of_one_writer_may_come_to_two_committers(broker: Broker) -> None:
+    """After a restart with another parallelism."""
+    topic = broker.topic()
+    lane = Lane(broker, topic)
+    parts = [lane.prepare(value) for value in "abcd"]
+    one, other = lane.committer(own=False), lane.committer(own=False)
+    assert outcomes(one, parts[1], parts[3]) == [COMMITTED, COMMITTED]
+    assert outcomes(other, parts[0], parts[2]) == [COMMITTED, COMMITTED]
+    assert outcomes(lane.committer(), *parts) == [ALREADY] * 4
+    assert sorted(seen(broker, topic)) == list("abcd")
+
+
+def test_record_that_kafka_will_never_take_fails_the_task(broker: Broker) -> None:
+    lane = Lane(broker, broker.topic())
+    request = CommitRequest(lane.prepare(["x" * 2000]))
+    lane.committer(properties={"message.max.bytes": "1000"}).commit([request])
+    assert request.outcome is FAILED
+    assert "a transaction of 1 records as 'lane-" in str(request.reason)
+    assert "MSG_SIZE_TOO_LARGE" in str(request.reason)
+
+
+def test_group_of_somebody_else_is_not_overwritten(broker: Broker) -> None:
+    topic = broker.topic()
+    lane = Lane(broker, topic)
+    broker.commit(lane.name, topic, 3, metadata="of another application")
+    with pytest.raises(StreamError, match="not written by a Kafka sink"):
+        outcomes(lane.committer(), lane.prepare("a"))
+
+
+def test_broker_that_cannot_be_reached_is_an_error_at_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(committing, "_TIMEOUT", 0.3)
+    with pytest.raises(SinkError, match="cannot begin transactions as 'x-0'"):
+        KafkaCommitter({"bootstrap.servers": "127.0.0.1:1"}, "x-0")
+
+
+def test_programs_without_checkpoints_commit_at_the_end(broker: Broker) -> None:
+    topic = broker.topic()
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
+    env.from_collection(list("abcd")).sink_to(sink_to(broker, topic))
+    env.execute()
+    assert sorted(seen(broker, topic)) == list("abcd")
+
+
+# --- what is known of commits ---------------------------------------------------------------------
+
+
+def test_history_has_what_was_committed_in_any_order() -> None:
+    history = CommitHistory()
+    for run, number in [("a", 1), ("a", 4), ("a", 3), ("b", 1), ("a", 6)]:
+        assert not history.has(run, number)
+        history = history.plus(run, number)
+    assert history.text() == "b:1 a:1+3+4+6"
+    again = CommitHistory.parse(history.text())
+    assert again == history
+    assert [n for n in range(1, 9) if again.has("a", n)] == [1, 3, 4, 6]
+    assert again.plus("a", 2).text() == "b:1 a:4+6"
+
+
+def test_history_forgets_the_writers_that_committed_longest_ago() -> None:
+    history = CommitHistory()
+    for number in range(20):
+        history = history.plus(f"{number:016x}", 1)
+        history = history.plus("f" * 16, number + 1)
+    assert len(history.runs) == 16
+    assert history.has("f" * 16, 20)
+    assert history.has(f"{19:016x}", 1)
+    assert not history.has(f"{3:016x}", 1)
+    assert len(history.text()) < 4096
+
+
+# --- the others -----------------------------------------------------------------------------------
+
+
+class DirectHarness(OperatorHarness):
+    """A sink that has no committer."""
+
+    def __init__(self, sink: KafkaSink) -> None:
+        assert not sink.has_committer
+        super().__init__(SinkWriterOperator(sink))
+
+    def checkpoint(self) -> None:
+        self.operator.prepare_snapshot_pre_barrier(Barrier(1, 0))
+        self.snapshot(1)
+
+
+def test_at_least_once_has_written_everything_when_a_checkpoint_begins(each_broker: Broker) -> None:
+    topic = each_broker.topic()
+    sink = sink_to(each_broker, topic, DeliveryGuarantee.AT_LEAST_ONCE, linger_ms="60000")
+    h = DirectHarness(sink)
+    h.process("a", "b")
+    assert seen(each_broker, topic) == []  # it lingers
+    h.checkpoint()
+    assert seen(each_broker, topic) == ["a", "b"]
+    h.close()
+
+
+def test_without_a_promise_checkpoints_do_not_wait_but_the_end_does(each_broker: Broker) -> None:
+    topic = each_broker.topic()
+    sink = sink_to(each_broker, topic, DeliveryGuarantee.NONE, linger_ms="60000")
+    h = DirectHarness(sink)
+    h.process("a", "b")
+    h.checkpoint()
+    assert seen(each_broker, topic) == []
+    h.finish()
+    assert seen(each_broker, topic) == ["a", "b"]
+    h.close()
+
+
+def test_record_that_kafka_does_not_take_fails_the_writer(broker: Broker) -> None:
+    sink = sink_to(broker, "t", DeliveryGuarantee.AT_LEAST_ONCE, message_max_bytes="1000")
+    h = DirectHarness(sink)
+    with pytest.raises(SinkError, match=r"does not take a record: .*MSG_SIZE_TOO_LARGE"):
+        h.process("x" * 2000)
+    h.close()
+
+
+def test_record_that_is_not_delivered_fails_the_next_checkpoint() -> None:
+    nowhere = Broker("127.0.0.1:1")
+    sink = sink_to(nowhere, "t", DeliveryGuarantee.AT_LEAST_ONCE, message_timeout_ms="100")
+    h = DirectHarness(sink)
+    h.process("a")
+    with pytest.raises(SinkError, match=r"does not take a record: .*_MSG_TIMED_OUT"):
+        h.checkpoint()
+    h.close()
+
+
+# --- records --------------------------------------------------------------------------------------
+
+
+def text_records() -> KafkaRecordSerializationSchemaBuilder:
+    found = KafkaRecordSerializationSchema.builder()
+    return found.set_value_serialization_schema(SimpleStringSchema())
+
+
+def test_records_have_topic_key_and_time() -> None:
+    class First(KafkaTopicSelector):
+        def apply(self, data: Any) -> str:
+            return f"t-{data[0]}"
+
+    keyed = text_records().set_topic("t").set_key_serialization_schema(SimpleStringSchema()).build()
+    assert keyed.serialize_record("ab", 7) == KafkaProducerRecord("t", b"ab", b"ab", None, 7)
+    assert keyed.serialize_record("ab", None).timestamp is None
+    for selector in (First(), lambda data: f"t-{data[0]}"):
+        chosen = text_records().set_topic_selector(selector).build()
+        assert chosen.serialize_record("ab", None) == KafkaProducerRecord("t-a", b"ab")
+
+
+def test_keys_are_in_the_partitions_that_java_puts_them_in(broker: Broker) -> None:
+    """By murmur2; the figures are those of Kafka's own tests (``UtilsTest.testMurmur2``)."""
+    hashes = {"21": -973932308, "foobar": -790332482, "a-little-bit-long-string": -985981536}
+    topic = broker.topic(4)
+    serializer = text_records().set_topic(topic).set_key_serialization_schema(SimpleStringSchema())
+    sink = KafkaSink.builder().set_bootstrap_servers(broker.servers)
+    h = DirectHarness(sink.set_record_serializer(serializer.build()).build())
+    h.process(*hashes)
+    h.finish()
+    found = broker.read(topic, range(4))
+    assert {key: n for n, keys in found.items() for key in keys} == {
+        key: (value & 0x7FFFFFFF) % 4 for key, value in hashes.items()
+    }
+    h.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda b: b.set_bootstrap_servers(""), "set_bootstrap_servers"),
+        (lambda b: b.set_delivery_guarantee(EXACTLY_ONCE), "set_transactional_id_prefix"),
+        (lambda b: b.set_property("transactional.id", "x"), "in place of transactional.id"),
+        (lambda b: b.set_record_serializer(None), "set_record_serializer"),
+        (lambda b: text_records(), "set_topic or"),
+        (lambda b: KafkaRecordSerializationSchema.builder().set_topic("t"), "value_serialization"),
+    ],
+)
+def test_mistakes_of_the_program_are_refused_when_it_is_built(change: Any, complaint: str) -> None:
+    builder = (
+        KafkaSink.builder().set_bootstrap_servers("x:1").set_record_serializer(ToPartition("t"))
+    )
+    with pytest.raises(StreamError, match=complaint):
+        change(builder).build()
