@@ -240,3 +240,17 @@ def test_a_savepoint_of_no_job_and_to_no_place_is_refused(
     path = patient.result(60)
     cluster.client.dispose_savepoint(path)
     assert not Path(path).exists()
+
+
+def test_timers_fire_before_a_savepoint_that_drains(
+    cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    """E2E-06"""
+    env = on(cluster, tmp_path / "checkpoints")
+    totals = counted_and_totalled(env, 10_000_000, 1_000.0, tmp_path / "counted")
+    results = totals.execute_and_collect()
+    wait_for_checkpoint(tmp_path / "checkpoints")
+    path, shown = stop(cluster, results, tmp_path / "savepoints", drain=True)
+    entries = SavepointReader(path).keyed_entries("totals", "total")
+    assert {key: total for key, *total in shown} == {e.key: list(e.value) for e in entries}
+    assert shown
