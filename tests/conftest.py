@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -30,6 +30,34 @@ settings.register_profile(
 settings.load_profile("flinkray")
 
 pytest_plugins = ["flinkray.testing.pytest_plugin", "pytester"]
+
+
+ON_A_CLUSTER = {"ray", "spark", "ray_up"}
+"""Markers of tests that start processes beside their own, all of which share one Ray."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where two processes run the tests, one of them has all that need Ray, which they share, and
+    the other takes the rest, a file at a time."""
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
+    for item in items:
+        needs_ray = not ON_A_CLUSTER.isdisjoint(mark.name for mark in item.iter_markers())
+        group = "on a cluster" if needs_ray else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A process that runs tests cannot send what has halves of characters in it to the one that
+    reports them."""
+    report = yield
+    report.sections = [(title, _sendable(text)) for title, text in report.sections]
+    return report
+
+
+def _sendable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 @pytest.fixture(scope="session", autouse=True)
