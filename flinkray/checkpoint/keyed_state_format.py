@@ -30,6 +30,7 @@ from flinkray.core.schema import stored
 from flinkray.state.serializers import SerializerSnapshot
 from flinkray.state.snapshots import (
     ColumnarForm,
+    Payload,
     Section,
     SnapshotBody,
     SnapshotContents,
@@ -41,6 +42,11 @@ MAGIC = b"flinkray keyed state\n"
 VERSION = 2
 _LARGEST_READ = 16 << 20
 """Bytes of one request, but for bodies that are larger."""
+
+_WRITTEN_AT_ONCE = 4 << 20
+"""Bytes, unless a body is larger."""
+_PIECE = 5 << 10
+"""Bytes, of which zlib says ``len > 1024*5``."""
 
 _BODY = struct.Struct(">HIQQI")
 """Key group, number of its section, offset, size, checksum."""
@@ -134,12 +140,18 @@ def _write(snapshot: SnapshotStream, output: StateOutput) -> bool:
     """Whether there is anything."""
     entries: list[tuple[int, Section, int, int, int]] = []
     offset = 0
+    waiting, size = [], 0
     for group, section, payload in snapshot.bodies():
         if entries and group < entries[-1][0]:
             raise ValueError(f"key group {group} comes after {entries[-1][0]} in a snapshot")
-        entries.append((group, section, offset, len(payload), zlib.crc32(payload)))
-        output.write(payload)
+        entries.append((group, section, offset, len(payload), _checksum(payload)))
         offset += len(payload)
+        waiting.append(payload)
+        size += len(payload)
+        if size >= _WRITTEN_AT_ONCE:
+            output.write(b"".join(waiting))
+            waiting, size = [], 0
+    output.write(b"".join(waiting))
     contents = snapshot.contents()
     numbers = {section: number for number, section in enumerate(contents.sections)}
     tables = (
@@ -160,6 +172,15 @@ def _write(snapshot: SnapshotStream, output: StateOutput) -> bool:
     )
     write_footer(output, MAGIC, VERSION, header)
     return bool(numbers)
+
+
+def _checksum(payload: Payload) -> int:
+    """CRC-32, in pieces so small that zlib keeps the interpreter's lock: a busy thread would take
+    it each time."""
+    view, checksum = memoryview(payload), 0
+    for begin in range(0, len(view), _PIECE):
+        checksum = zlib.crc32(view[begin : begin + _PIECE], checksum)
+    return checksum
 
 
 # --- reading ----------------------------------------------------------------------------------

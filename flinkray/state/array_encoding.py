@@ -21,21 +21,40 @@ Encoded = tuple[str, str, bytes, bytes]
 """What they are, of which type the numbers (or lengths) are, these, and the letters."""
 
 
-def encode_array(array: pa.Array) -> Encoded:
-    """Of ``large_string``, ``large_binary``, ``int64`` or ``float64``, without nulls."""
-    kind = array.type
-    if not (pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)):
-        numbers = array.to_numpy()
-        if pa.types.is_integer(kind):
-            numbers = _narrow(numbers, _WHOLE)
-        return _NUMBERS, _name_of(numbers), numbers.tobytes(), b""
-    _, ends, letters = array.buffers()
-    offsets = np.frombuffer(ends, np.int64)[array.offset : array.offset + len(array) + 1]
-    lengths = _narrow(np.diff(offsets), _LENGTHS)
-    first, last = int(offsets[0]), int(offsets[-1])
-    data = b"" if letters is None else memoryview(letters)[first:last].tobytes()
-    what = _TEXTS if pa.types.is_large_string(kind) else _BYTES
-    return what, _name_of(lengths), lengths.tobytes(), data
+class EncodedArray:
+    """``large_string``, ``large_binary``, ``int64`` or ``float64``, without nulls, of which parts
+    are wanted.
+
+    What NumPy does, it does for all parts at once: each time that it lets go of the interpreter's
+    lock, a busy thread takes that.
+    """
+
+    def __init__(self, array: pa.Array) -> None:
+        kind = array.type
+        self._letters: memoryview | None = None
+        if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+            self._what = _TEXTS if pa.types.is_large_string(kind) else _BYTES
+            _, ends, letters = array.buffers()
+            offsets = np.frombuffer(ends, np.int64)
+            self._offsets = offsets[array.offset : array.offset + len(array) + 1]
+            self._letters = memoryview(b"" if letters is None else letters)
+            self._numbers = _narrow(np.diff(self._offsets), _LENGTHS)
+        else:
+            self._what = _NUMBERS
+            numbers = array.to_numpy()
+            self._numbers = _narrow(numbers, _WHOLE) if pa.types.is_integer(kind) else numbers
+        kind_of_numbers: str = self._numbers.dtype.str
+        self._kind = "<" + kind_of_numbers[1:]  # numpy has "|" where there is no order of bytes
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def part(self, begin: int, end: int) -> Encoded:
+        letters = b""
+        if self._letters is not None:
+            first, last = int(self._offsets[begin]), int(self._offsets[end])
+            letters = self._letters[first:last].tobytes()
+        return self._what, self._kind, self._numbers[begin:end].tobytes(), letters
 
 
 def _narrow(numbers: npt.NDArray[np.int64], kinds: tuple[str, ...]) -> npt.NDArray[Any]:
@@ -47,16 +66,11 @@ def _narrow(numbers: npt.NDArray[np.int64], kinds: tuple[str, ...]) -> npt.NDArr
     raise AssertionError(kinds)
 
 
-def _name_of(numbers: npt.NDArray[Any]) -> str:
-    kind: str = numbers.dtype.str
-    return "<" + kind[1:]  # numpy has "|" where there is no order of bytes
-
-
 def decode_array(what: str, kind: str, numbers: bytes, letters: bytes) -> list[Any]:
     """The values.
 
     Raises:
-        ValueError, TypeError: this is not what :func:`encode_array` gave.
+        ValueError, TypeError: this is not what :class:`EncodedArray` gave.
     """
     if what == _NUMBERS:
         if kind not in _KINDS:

@@ -31,7 +31,7 @@ from flinkray.state.snapshots import (
     TableSnapshot,
 )
 from flinkray.state.thread_turns import short_turns
-from flinkray.state.value_columns import TupleColumn, column_of, concatenated
+from flinkray.state.value_columns import TupleColumn, column_of, concatenated, divisible
 
 MOST_IN_CHUNK = 1 << 19
 """Entries that are put in order at once."""
@@ -120,8 +120,9 @@ class _HeapSnapshot(SnapshotStream):
         of_tables = chain.from_iterable(writer.groups() for writer in writers.values())
         for group in sorted({*chain(*sections.values()), *of_tables}):
             for name, writer in writers.items():
-                for frame in writer.frames(group):
-                    yield SnapshotBody(group, Section(SectionKind.TABLE, name), frame)
+                frames = b"".join(writer.frames(group))
+                if frames:
+                    yield SnapshotBody(group, Section(SectionKind.TABLE, name), frames)
             for section, of_section in sections.items():
                 if group in of_section:
                     yield SnapshotBody(group, section, of_section[group])
@@ -221,7 +222,9 @@ class _TableWriter:
         begins = np.flatnonzero(np.diff(in_order, prepend=-1)).tolist()
         ends = [*begins[1:], len(order)]
         ranges = zip(in_order[begins].tolist(), zip(begins, ends, strict=True), strict=True)
-        self._chunks.append(_Chunk(entries.take(order), dict(ranges)))
+        ordered = divisible(entries.take(order))
+        assert isinstance(ordered, TupleColumn)
+        self._chunks.append(_Chunk(ordered, dict(ranges)))
 
 
 def _timers(capture: TableCapture, assign: KeyGroupAssigner) -> dict[int, bytes]:

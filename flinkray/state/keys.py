@@ -314,6 +314,8 @@ def _hash_texts(keys: pa.Array) -> Int32s | None:
     if units[offsets[0] : offsets[-1]].max(initial=0) > 127:
         return None
     lengths = np.diff(offsets)
+    if number and lengths[0] and (lengths == lengths[0]).all():
+        return _hash_of_one_length(units[offsets[0] : offsets[-1]].reshape(number, lengths[0]))
     order = np.argsort(-lengths, kind="stable")  # the longest first
     places, lengths = offsets[:-1][order], lengths[order]
     hashes = np.zeros(number, np.uint32)
@@ -327,6 +329,16 @@ def _hash_texts(keys: pa.Array) -> Int32s | None:
     result = np.empty(number, np.uint32)
     result[order] = hashes
     hashed: Int32s = result.view(np.int32)
+    return hashed
+
+
+def _hash_of_one_length(letters: npt.NDArray[np.uint8]) -> Int32s:
+    """Of texts in rows: in a few calls, since NumPy lets go of the interpreter's lock in each."""
+    weights = np.ones(letters.shape[1], np.uint32)
+    weights[:-1] = np.multiply.accumulate(np.full(len(weights) - 1, 31, np.uint32))[::-1]
+    parts = range(0, len(letters), _PORTION)
+    hashes = [letters[begin : begin + _PORTION].astype(np.uint32) @ weights for begin in parts]
+    hashed: Int32s = np.concatenate(hashes).view(np.int32)
     return hashed
 
 

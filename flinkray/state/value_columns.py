@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from flinkray.state.array_encoding import Encoded, EncodedArray
+
 Order = npt.NDArray[np.intp]
 
 _ARRAYS: dict[type, pa.DataType] = {
@@ -69,6 +71,31 @@ class ArrayColumn(ValueColumn):
 
     def slice(self, begin: int, end: int) -> ArrayColumn:
         return ArrayColumn(self.array.slice(begin, end - begin))
+
+
+class EncodedColumn(ValueColumn):
+    """An array that is as it is stored."""
+
+    def __init__(self, array: EncodedArray, begin: int, end: int) -> None:
+        self._array = array
+        self._begin = begin
+        self._end = end
+
+    @property
+    def shape(self) -> Hashable:
+        raise TypeError("it is divided, and not put together")
+
+    def __len__(self) -> int:
+        return self._end - self._begin
+
+    def take(self, order: Order) -> ValueColumn:
+        raise TypeError("it is in order")
+
+    def slice(self, begin: int, end: int) -> EncodedColumn:
+        return EncodedColumn(self._array, self._begin + begin, self._begin + end)
+
+    def stored(self) -> Encoded:
+        return self._array.part(self._begin, self._end)
 
 
 class TupleColumn(ValueColumn):
@@ -150,6 +177,15 @@ def concatenated(columns: Sequence[ValueColumn]) -> ValueColumn:
         parts = zip(*(column.parts for column in columns), strict=True)  # type: ignore[attr-defined]
         return TupleColumn(sum(map(len, columns)), list(map(concatenated, parts)))
     return ObjectColumn(np.concatenate([column.objects for column in columns]))  # type: ignore[attr-defined]
+
+
+def divisible(column: ValueColumn) -> ValueColumn:
+    """The same values in the same order, to be stored in parts."""
+    if isinstance(column, ArrayColumn):
+        return EncodedColumn(EncodedArray(column.array), 0, len(column))
+    if isinstance(column, TupleColumn):
+        return TupleColumn(len(column), list(map(divisible, column.parts)))
+    return column
 
 
 def values_of(column: ValueColumn) -> list[Any]:

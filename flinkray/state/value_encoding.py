@@ -39,10 +39,17 @@ import numpy as np
 from flinkray.core.message import message
 from flinkray.core.schema import stored
 from flinkray.core.values import own
-from flinkray.state.array_encoding import decode_array, encode_array
+from flinkray.state.array_encoding import decode_array
 from flinkray.state.errors import StateError, StateMigrationError
 from flinkray.state.key_encoding import NAN, NaN
-from flinkray.state.value_columns import ArrayColumn, TupleColumn, ValueColumn, values_of
+from flinkray.state.value_columns import (
+    ArrayColumn,
+    EncodedColumn,
+    TupleColumn,
+    ValueColumn,
+    divisible,
+    values_of,
+)
 
 T = TypeVar("T")
 Node = list[Any]
@@ -517,7 +524,9 @@ class _Column:
 
     def encode(self, values: Sequence[Any] | ValueColumn, depth: int) -> Node:
         if isinstance(values, ArrayColumn):
-            return [_ARRAY, *encode_array(values.array)]
+            values = divisible(values)
+        if isinstance(values, EncodedColumn):
+            return [_ARRAY, *values.stored()]
         if isinstance(values, TupleColumn):
             return [_TUPLES, len(values), [self.encode(it, depth + 1) for it in values.parts]]
         if isinstance(values, ValueColumn):

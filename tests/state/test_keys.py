@@ -221,6 +221,17 @@ def test_ascii_texts_of_many_lengths_are_hashed_together() -> None:
     assert _hash_texts(pa.array([None, *values])) is None
 
 
+@pytest.mark.parametrize("length", [0, 1, 2, 12, 40])
+def test_ascii_texts_of_one_length_are_hashed_in_rows(
+    length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flinkray.state.keys._PORTION", 100)
+    values = [f"{number * 7919:0{length}d}"[:length] for number in range(450)]
+    hashed = _hash_texts(pa.array(values, pa.large_string())[3:])
+    assert hashed is not None
+    assert hashed.tolist() == [hash_text(value) for value in values[3:]]
+
+
 mixed = st.one_of(st.integers(), st.text(max_size=5), st.floats(), st.none(), st.booleans())
 surrogates = st.text(st.characters(categories=["Cs"]), max_size=2)
 

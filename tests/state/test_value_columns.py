@@ -17,6 +17,7 @@ from flinkray.state.value_columns import (
     TupleColumn,
     column_of,
     concatenated,
+    divisible,
     values_of,
 )
 from flinkray.state.value_encoding import (
@@ -67,6 +68,7 @@ def test_values_are_what_they_were_in_any_order(values: list[Any], random: Any) 
     wanted = typed([values[place] for place in order[begin:end]])
     assert typed(values_of(taken.slice(begin, end))) == wanted
     assert typed(stored(taken.slice(begin, end))) == wanted
+    assert typed(stored(divisible(taken).slice(begin, end))) == wanted
     assert len(taken.slice(begin, end)) == end - begin
     twice = concatenated([column, column_of(values)])
     assert typed(stored(twice)) == typed([*values, *values])
