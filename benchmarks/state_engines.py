@@ -212,7 +212,7 @@ class SlateDB(Engine):
     """slatedb, with a directory in place of an object store."""
 
     def __init__(self, folder: Path, cache: int) -> None:
-        from slatedb import uniffi  # type: ignore[import-untyped]
+        from slatedb import uniffi
 
         super().__init__(folder, cache)
         self._module = uniffi
