@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.streaming.kafka.brokers import Broker, MockBroker, any_broker
+from tests.streaming.kafka.brokers import Broker, MockBroker, any_broker, why_not
 
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    if why_not():
+        pytest.skip(why_not())
     with any_broker(tmp_path_factory.mktemp("kafka")) as broker:
         yield broker
 

@@ -13,7 +13,7 @@ import socket
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
@@ -149,12 +149,13 @@ def broker_process(directory: Path) -> Iterator[Broker]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    program = str(files("noida_db") / "noida-db")
+    program = _program()
+    assert program is not None
     arguments = ["start", "--data-dir", str(directory / "data"), "--only", "kafka"]
     log = directory / "broker.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [program, *arguments, "--kafka-port", str(port)],
+            [str(program), *arguments, "--kafka-port", str(port)],
             cwd=directory,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -166,6 +167,25 @@ def broker_process(directory: Path) -> Iterator[Broker]:
     finally:
         process.kill()
         process.wait()
+
+
+def _program() -> Path | None:
+    """Of the broker; None: it is not installed, or this is a platform that it has none for."""
+    package = find_spec("noida_db")
+    if package is None or package.origin is None:
+        return None
+    program = Path(package.origin).with_name("noida-db")
+    return program if os.access(program, os.X_OK) else None
+
+
+def why_not() -> str:
+    """Why there is no broker to test against; empty: there is one."""
+    if os.environ.get("FLINKRAY_TEST_KAFKA") or _program() is not None:
+        return ""
+    return (
+        "no broker: noida-db is not installed, or not made for this platform, and "
+        "FLINKRAY_TEST_KAFKA=host:port names no cluster"
+    )
 
 
 def _answers(port: int) -> bool:
