@@ -1,4 +1,8 @@
-"""Parameters of PyFlink 2.3's calls, with their defaults, for the names that the API must have."""
+"""Parameters of PyFlink 2.3's calls, with their defaults, for the names that the API must have.
+
+Those of Kafka are of the connector's own repository (apache/flink-connector-kafka), which goes on
+with them.
+"""
 
 from __future__ import annotations
 
@@ -416,4 +420,47 @@ PYFLINK: dict[str, dict[str, str]] = {
         "of_mebi_bytes": "mebi_bytes",
         "get_bytes": "",
     },
+    "KafkaSource": {"builder": ""},
+    "KafkaSourceBuilder": {
+        "build": "",
+        "set_bootstrap_servers": "bootstrap_servers",
+        "set_group_id": "group_id",
+        "set_topics": "*topics",
+        "set_topic_pattern": "topic_pattern",
+        "set_partitions": "partitions",
+        "set_starting_offsets": "starting_offsets_initializer",
+        "set_unbounded": "stopping_offsets_initializer",
+        "set_bounded": "stopping_offsets_initializer",
+        "set_value_only_deserializer": "deserialization_schema",
+        "set_deserializer": "kafka_record_deserialization_schema",
+        "set_client_id_prefix": "prefix",
+        "set_property": "key, value",
+        "set_properties": "props",
+    },
+    "KafkaTopicPartition": {"__init__": "topic, partition"},
+    "KafkaOffsetsInitializer": {
+        "committed_offsets": "offset_reset_strategy=<KafkaOffsetResetStrategy.NONE>",
+        "timestamp": "timestamp",
+        "earliest": "",
+        "latest": "",
+        "offsets": "offsets, offset_reset_strategy=<KafkaOffsetResetStrategy.EARLIEST>",
+    },
+    "KafkaSink": {"builder": ""},
+    "KafkaSinkBuilder": {
+        "build": "",
+        "set_bootstrap_servers": "bootstrap_servers",
+        "set_delivery_guarantee": "delivery_guarantee",
+        "set_transactional_id_prefix": "transactional_id_prefix",
+        "set_record_serializer": "record_serializer",
+        "set_property": "key, value",
+    },
+    "KafkaRecordSerializationSchema": {"builder": ""},
+    "KafkaRecordSerializationSchemaBuilder": {
+        "build": "",
+        "set_topic": "topic",
+        "set_topic_selector": "topic_selector",
+        "set_key_serialization_schema": "key_serialization_schema",
+        "set_value_serialization_schema": "value_serialization_schema",
+    },
+    "KafkaTopicSelector": {"apply": "data"},
 }

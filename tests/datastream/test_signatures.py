@@ -15,10 +15,13 @@ from flinkray.datastream import (
     StreamExecutionEnvironment,
 )
 from flinkray.datastream.common import Configuration
+from flinkray.datastream.connectors import kafka
 from tests.datastream.pyflink_signatures import PYFLINK
 from tests.datastream.test_api_surface import SURFACE
 
-OWNERS = {owner.__name__: owner for owner, _ in SURFACE}
+OWNERS = {owner.__name__: owner for owner, _ in SURFACE} | {
+    name: getattr(kafka, name) for name in kafka.__all__
+}
 CALLS = [(owner, name) for owner, calls in PYFLINK.items() for name in calls]
 SPELT_OTHERWISE = {
     # Several descriptors: one and the others there.

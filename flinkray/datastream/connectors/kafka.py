@@ -152,11 +152,12 @@ class KafkaSourceBuilder:
         return self
 
     def set_deserializer(
-        self, record_deserializer: KafkaRecordDeserializationSchema
+        self, kafka_record_deserialization_schema: KafkaRecordDeserializationSchema
     ) -> KafkaSourceBuilder:
-        """How whole records are read (Java's ``setDeserializer``; PyFlink has none)."""
-        self._deserialize = sources.WholeRecord(record_deserializer.deserialize)
-        self._produced_type = record_deserializer.get_produced_type()
+        """How whole records are read, by a class in Python (PyFlink's takes one of Java)."""
+        schema = kafka_record_deserialization_schema
+        self._deserialize = sources.WholeRecord(schema.deserialize)
+        self._produced_type = schema.get_produced_type()
         return self
 
     def set_client_id_prefix(self, prefix: str) -> KafkaSourceBuilder:
