@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from flinkray.datastream import WatermarkStrategy
+from flinkray.datastream import Configuration, WatermarkStrategy
+from flinkray.datastream.connectors import FileSink
 from flinkray.datastream.connectors.kafka import (
     KafkaOffsetsInitializer,
     KafkaSource,
@@ -102,3 +103,39 @@ def test_from_kafka_to_kafka_each_record_is_there_once(
         own = [value for value in written if value.startswith(f"{partition}:")]
         assert own == [f"{partition}:{n}" for n in range(count)]
     assert len(written) == 2 * count
+
+
+def test_nothing_is_lost_or_doubled_by_rescaling_through_savepoints(
+    broker: Broker, cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    """E2E-01: with a source of Kafka, files and transactions, of one subtask, then two, then one.
+    Each job is stopped when it has records that were written after its latest checkpoint."""
+    topic, target, files = broker.topic(3), broker.topic(), tmp_path / "files"
+    of_a_part, partitions = 200, (0, 1, 2)
+    runs = (1, 2, 1)
+    count = len(runs) * of_a_part
+    end = {KafkaTopicPartition(topic, n): count for n in partitions}
+    savepoint = ""
+    for run, parallelism in enumerate(runs):
+        checkpoints = tmp_path / f"checkpoints-{run}"
+        env = on(cluster, checkpoints, parallelism)
+        env.configure(Configuration.from_dict({"execution.state-recovery.path": savepoint}))
+        source = builder(broker, topic).set_bounded(KafkaOffsetsInitializer.offsets(end)).build()
+        values = env.from_source(source, WatermarkStrategy.no_watermarks(), "kafka").uid("kafka")
+        values.sink_to(FileSink(files)).uid("files")
+        values.rebalance().sink_to(sink_to(broker, target)).uid("sink")
+        job = cluster.client.job(env.execute_async("rescaled").get_job_id())
+        first, middle, last = (run * of_a_part + n for n in (0, of_a_part // 2, of_a_part))
+        for begin, stop in ((first, middle), (middle, last)):
+            for partition in partitions:
+                part = (f"{partition}:{n}" for n in range(begin, stop))
+                broker.produce(topic, part, partition)
+            if last < count:
+                wait_for_another(checkpoints)
+        if last < count:
+            savepoint = job.stop_with_savepoint(str(tmp_path / "savepoints"))
+        job.result(60)
+    expected_values = sorted(f"{partition}:{n}" for partition in partitions for n in range(count))
+    assert sorted(broker.read(target)[0]) == expected_values
+    seen = [path for path in files.iterdir() if path.name[0] != "."]
+    assert sorted(line for path in seen for line in path.read_text().split()) == expected_values
