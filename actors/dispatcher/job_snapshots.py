@@ -88,7 +88,12 @@ def taken_at_the_end(result: JobResult, request: SnapshotRequest) -> SnapshotTak
     """
     if result.savepoint is not None and result.stopped_by == request.trigger_id:
         return SnapshotTaken(result.savepoint)
-    text = f"it has ended ({result.status.name}): no {request.kind.value} can be taken"
+    refused = (
+        "it cannot be stopped with a savepoint"
+        if request.kind.stops_the_job
+        else f"no {request.kind.value} can be taken"
+    )
+    text = f"it has ended ({result.status.name}): {refused}"
     if result.savepoint is not None:
         text += f"; it was stopped with the savepoint {result.savepoint}"
     raise JobStateError(result.job_id, text)
