@@ -2,7 +2,10 @@
 what travels is one row for each key and pane, not every record.
 
 A pane is put out when the watermark has passed its end, before that watermark: the operator behind
-the exchange needs nothing of it earlier.  Nothing is kept across a barrier, so there is no state.
+the exchange needs nothing of it earlier.  That holds as long as the operator waits for this task's
+watermark: one that was idle is waited for again only when it has caught up with the others, which
+it cannot know, so from then on nothing is kept from one batch to the next.  Nothing is kept across
+a barrier, so there is no state.
 Where keys hardly repeat nothing would be gained: after a sample, batches are passed on as they come
 (Flink's SQL does so too: ``table.exec.local-hash-agg.adaptive.enabled``).
 """
@@ -56,6 +59,7 @@ class LocalWindowAggregateOperator(StreamOperator):
         self._watermark = MIN_TIMESTAMP
         self._records_in = self._rows_out = 0
         self._is_passing_on = False
+        self._was_idle = False
 
     def _begin_anew(self) -> None:
         table = ColumnarTable(namespaced=True)
@@ -75,6 +79,8 @@ class LocalWindowAggregateOperator(StreamOperator):
         if len(table) * len(table.namespaces) > self._most_numbers:
             self._put_out_all()
             self._begin_anew()
+        elif self._was_idle:  # behind the exchange time may be ahead of this task's
+            self._put_out_all()
         elif int(times.min()) <= self._watermark:  # behind the exchange it may be in time
             self._put_out_up_to(self._watermark)
 
@@ -85,6 +91,7 @@ class LocalWindowAggregateOperator(StreamOperator):
 
     def process_status(self, idle: bool) -> None:
         if idle:  # time goes on without this task
+            self._was_idle = True
             self._put_out_all()
         self.output.emit_status(idle)
 

@@ -15,9 +15,17 @@ from flinkray.streaming.columnar.local_window_aggregate import LocalWindowAggreg
 from flinkray.streaming.columnar.panes import ColumnAggregate, PaneTimes, is_part
 from flinkray.streaming.columnar.window_aggregate import WindowAggregateOperator
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.records.elements import IDLE, MAX_TIMESTAMP, Barrier, Columns, Watermark
+from flinkray.streaming.records.elements import (
+    IDLE,
+    MAX_TIMESTAMP,
+    Barrier,
+    Columns,
+    Watermark,
+    WatermarkStatus,
+)
 from flinkray.streaming.records.keying import Keys
 from flinkray.streaming.records.row import Row
+from flinkray.streaming.time.watermark_valve import ValveOutput, WatermarkValve
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import columns
 
@@ -170,6 +178,36 @@ def test_what_is_late_here_goes_on_at_once() -> None:
     h.watermark(12)
     h.process_columns(columns([5, 15], k=["a", "a"], v=[1, 2]))
     assert rows_of(h) == [("a", 0, 1, 1)]
+
+
+def test_records_of_a_task_that_was_idle_are_in_time_though_it_has_not_caught_up() -> None:
+    halves, valve, behind = [local(), local()], WatermarkValve(2), final(TUMBLING)
+
+    def pass_on(feeder: int) -> None:
+        for batch in columns_of(halves[feeder]):
+            behind.process_columns(batch)
+        for element in halves[feeder].output():
+            if isinstance(element, Watermark):
+                tell(valve.watermark(feeder, element.timestamp))
+            elif isinstance(element, WatermarkStatus):
+                tell(valve.status(feeder, element == IDLE))
+
+    def tell(output: ValveOutput) -> None:
+        output.tell(lambda timestamp: behind.watermark(timestamp), lambda _: None)
+
+    halves[1].watermark(5)
+    halves[1].status(True)
+    pass_on(1)
+    halves[0].watermark(100)
+    pass_on(0)
+    halves[1].status(False)
+    halves[1].watermark(95)
+    halves[1].process_columns(columns([105, 105], k=["a", "a"], v=[1, 2]))
+    pass_on(1)
+    halves[0].watermark(109)
+    pass_on(0)
+    assert [row["n"] for row, _ in behind.records()] == [2]
+    assert late(behind) == 0
 
 
 def test_where_keys_hardly_repeat_batches_are_passed_on_after_the_sample() -> None:
