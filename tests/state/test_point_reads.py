@@ -13,12 +13,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flinkray.state import (
     AggregatingStateDescriptor,
-    HeapKeyedStateBackend,
     KeyContext,
     KeyedStateBackend,
     ListStateDescriptor,
@@ -30,6 +29,7 @@ from flinkray.state import (
 )
 from flinkray.state.expiry import visible
 from flinkray.state.table import MISSING, PointReader
+from tests.state.every_backend import make_backend, on_every_backend
 
 WIDTH = 40
 """Parts of an accumulator, which are changed one after the other."""
@@ -144,6 +144,7 @@ class Rising:
         self.last = counts[0]
 
 
+@on_every_backend
 @pytest.mark.parametrize("captures", [False, True])
 @pytest.mark.parametrize("how", ["aggregating", "reducing", "value"])
 def test_no_value_is_torn_or_goes_back(how: str, captures: bool) -> None:
@@ -152,7 +153,7 @@ def test_no_value_is_torn_or_goes_back(how: str, captures: bool) -> None:
         "reducing": ReducingStateDescriptor("s", add_in_place),
         "value": ValueStateDescriptor("s"),
     }
-    backend = HeapKeyedStateBackend()
+    backend = make_backend()
     state, reader = published(backend, descriptors[how])
     backend.context.key = "k"
     pending = []
@@ -175,9 +176,10 @@ def test_no_value_is_torn_or_goes_back(how: str, captures: bool) -> None:
     read_beside(change, lambda: reader(["k"]), Rising())
 
 
+@on_every_backend
 def test_windows_that_merge_are_read_whole() -> None:
     """What a window gives away is changed in place in another one."""
-    backend = HeapKeyedStateBackend()
+    backend = make_backend()
     descriptor: StateDescriptor = AggregatingStateDescriptor("s", Counts())
     context = KeyContext()
     state, reader = published(backend, descriptor, context)
@@ -198,8 +200,9 @@ def test_windows_that_merge_are_read_whole() -> None:
     read_beside(change, lambda: reader([("k", "a"), ("k", "b")]), check)
 
 
+@on_every_backend
 def test_lists_are_read_whole() -> None:
-    backend = HeapKeyedStateBackend()
+    backend = make_backend()
     state, reader = published(backend, ListStateDescriptor("s"))
     backend.context.key = "k"
 
@@ -215,9 +218,10 @@ def test_lists_are_read_whole() -> None:
     read_beside(change, lambda: reader(["k"]), check)
 
 
+@on_every_backend
 @pytest.mark.parametrize("key_type", [int, SlowKey])
 def test_what_goes_into_a_map_together_is_seen_together(key_type: Callable[[int], Any]) -> None:
-    backend = HeapKeyedStateBackend()
+    backend = make_backend()
     state, reader = published(backend, MapStateDescriptor("s"))
     backend.context.key = "k"
     keys = [key_type(number) for number in range(16)]
@@ -235,7 +239,7 @@ def test_what_goes_into_a_map_together_is_seen_together(key_type: Callable[[int]
 
 
 def test_nobody_sees_a_map_before_its_first_entries_are_in() -> None:
-    backend = HeapKeyedStateBackend()
+    backend = make_backend()
     descriptor: StateDescriptor = MapStateDescriptor("s")
     _, reader = published(backend, descriptor)
 
@@ -260,12 +264,24 @@ OPERATIONS = st.lists(
 )
 
 
-@pytest.mark.parametrize("ttl", [None, 1000])
-@given(operations=OPERATIONS)
+@pytest.mark.parametrize(
+    ("ttl", "kind", "examples"),
+    [(None, "heap", 100), (1000, "heap", 100), (None, "disk", 15), (1000, "disk", 15)],
+)
 def test_reads_show_what_handles_have_stored_and_stay_as_they_were(
-    ttl: int | None, operations: list[tuple[str, str, int]]
+    ttl: int | None, kind: str, examples: int
 ) -> None:
-    backend = HeapKeyedStateBackend(now=lambda: 0)
+    @settings(max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(OPERATIONS)
+    def holds(operations: list[tuple[str, str, int]]) -> None:
+        check_reads(make_backend(now=lambda: 0, kind=kind), ttl, operations)
+
+    holds()
+
+
+def check_reads(
+    backend: KeyedStateBackend, ttl: int | None, operations: list[tuple[str, str, int]]
+) -> None:
     descriptors: dict[str, StateDescriptor] = {
         "value": ValueStateDescriptor("value"),
         "list": ListStateDescriptor("list"),
@@ -329,3 +345,6 @@ def test_reads_show_what_handles_have_stored_and_stay_as_they_were(
             assert shown == [model[name].get(key, MISSING) for key in ("a", "b")]
     for found, then in kept:
         assert found == then
+    for capture in captures:
+        capture.release()
+    backend.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,12 @@ from flinkray.core.config import Configuration
 from flinkray.state import (
     ListStateDescriptor,
     MapStateDescriptor,
-    StateDescriptor,
     StateError,
-    StateTable,
     ValueStateDescriptor,
 )
 from flinkray.state.backends import backend_factory
 from flinkray.state.disk import DiskKeyedStateBackend, DiskSettings, StateStorageError
+from flinkray.state.disk.fair_lock import FairLock
 from flinkray.state.disk.folders import StateFolder, sweep_state_folders
 
 VALUES: Any = ValueStateDescriptor("values")
@@ -116,17 +116,23 @@ def test_without_the_engine_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
         backend.value_table(VALUES).get("k")
 
 
-def test_queryable_state_is_refused(tmp_path: Path) -> None:
-    descriptor: Any = ValueStateDescriptor("total")
-    descriptor.set_queryable("totals")
-    backend = on_disk(tmp_path)
+def test_a_lock_that_is_taken_again_and_again_keeps_nobody_out() -> None:
+    lock = FairLock()
+    order = []
 
-    def publish(_: StateDescriptor, table: StateTable) -> None:
-        table.point_reader()
+    def read() -> None:
+        with lock:
+            order.append("reader")
 
-    backend.publish = publish
-    with pytest.raises(StateError, match=r"'total' is queryable.*hashmap"):
-        backend.state(descriptor)
+    reader = threading.Thread(target=read)
+    with lock, lock:
+        reader.start()
+        while not lock.number_waiting:
+            pass
+    with lock:
+        order.append("task")
+    reader.join()
+    assert order == ["reader", "task"]
 
 
 def test_subtasks_take_turns_with_directories(tmp_path: Path) -> None:

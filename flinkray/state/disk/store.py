@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from flinkray.state.disk.engine import Engine, Snapshot
+from flinkray.state.disk.fair_lock import FairLock
 from flinkray.state.disk.places import Exact
 from flinkray.state.disk.rows import with_exact, without_exact
 
@@ -47,7 +48,7 @@ class Cached(Protocol):
 
 
 class DiskStore:
-    """See the module.  From the task's thread.
+    """See the module.  From the task's thread, but for ``lock`` and ``opened_engine``.
 
     Args:
         open_engine: makes the engine, when it is needed first.
@@ -61,6 +62,9 @@ class DiskStore:
         self._used = 0
         self._tables: list[Cached] = []
         self.most_dirty = MOST_DIRTY
+        self.lock = FairLock()
+        """Held while changes are written and while what tables have of them is let go, and by
+        tables that other threads read; see ``DiskTable.point_reader``."""
         self.epoch: int | None = None
         """Of changes now; None: they are not noted yet."""
         self._first_epoch = 0
@@ -72,6 +76,11 @@ class DiskStore:
         """Opened at its first use."""
         if self._engine is None:
             self._engine = self._open()
+        return self._engine
+
+    @property
+    def opened_engine(self) -> Engine | None:
+        """If there is one; from any thread."""
         return self._engine
 
     @property
@@ -117,9 +126,10 @@ class DiskStore:
             of_table, bytes_of_table = table.write_to(batch)
             number += of_table
             size += bytes_of_table
-        self.engine.write(batch)
-        for table in changed:
-            table.written()
+        with self.lock:
+            self.engine.write(batch)
+            for table in changed:
+                table.written()
         self._used += size + number * OVERHEAD
         # Large values are written more often, so that what is not written stays small.
         room = self._half // (8 * max(size // number, 1))

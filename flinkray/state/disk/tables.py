@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import struct
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import wraps
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from flinkray.core.values import IMMUTABLE
+from flinkray.core.values import IMMUTABLE, own, own_all
 from flinkray.state.descriptors import StateDescriptor
 from flinkray.state.disk.engine import Pair, after
 from flinkray.state.disk.places import (
@@ -89,6 +91,10 @@ class DiskTable(StateTable, Generic[HeldT]):
         super().__init__(descriptor, namespaced)
         self.number = number
         self.codec = PlaceCodec(number, namespaced, assign)
+        self._assign = assign
+        self._is_shared = False
+        """Whether other threads read it: what can be changed is then copied before it is changed in
+        place, each time, and put back."""
         self._store = store
         self._rows = ValueRows()
         self._young: dict[Any, HeldT] = {}
@@ -96,6 +102,9 @@ class DiskTable(StateTable, Generic[HeldT]):
         self._dirty: dict[Any, None] = {}
         """Places that have changed and are not written yet; what they hold is in the young
         generation."""
+
+    _CHANGING: ClassVar[tuple[str, ...]] = ()
+    """Methods that change what readers put together."""
 
     # --- what shapes say ----------------------------------------------------------------------
 
@@ -157,10 +166,29 @@ class DiskTable(StateTable, Generic[HeldT]):
             yield encoded, exact
 
     def point_reader(self) -> PointReader:
-        raise StateError(
-            f"state {self.descriptor.name!r} is queryable, which state on a disk cannot be yet: "
-            "set state.backend.type to hashmap, or leave set_queryable out"
-        )
+        """Lists and maps are changed and read in turns: what is not written yet has to be put
+        together with rows.  No function of the user's runs meanwhile, and what was read is
+        serialised afterwards.  Values are read without waiting (see ``DiskValueTable``)."""
+        if not self._is_shared:
+            self._is_shared = True
+            for name in self._CHANGING:
+                self.__dict__[name] = _in_turns(self._store.lock, getattr(self, name))
+        return self._read
+
+    def _read(self, places: Sequence[Any]) -> list[Any]:
+        """From any thread."""
+        assign = KeyGroupAssigner(self._assign.max_parallelism, self._assign.hash_of, 1)
+        codec = PlaceCodec(self.number, self.namespaced, assign)
+        return [self._read_place(codec, place) for place in places]
+
+    @abstractmethod
+    def _read_place(self, codec: PlaceCodec, place: Any) -> Any:
+        """What is there, or MISSING.  From any thread."""
+
+    def _stored(self, codec: PlaceCodec, place: Any) -> list[Pair]:
+        """Its rows.  From any thread."""
+        engine = self._store.opened_engine
+        return [] if engine is None else list(engine.reader().scan(codec.encode(place)))
 
     def clear(self) -> None:
         self._store.flush()
@@ -172,7 +200,8 @@ class DiskTable(StateTable, Generic[HeldT]):
             engine.write(batch)
         prefix = table_prefix(self.number)
         engine.delete_range(prefix, after(prefix))
-        self._young, self._old = {}, {}
+        self._old = {}  # the older one first: readers look there last
+        self._young = {}
 
     # --- Cached -------------------------------------------------------------------------------
 
@@ -231,6 +260,17 @@ class DiskTable(StateTable, Generic[HeldT]):
         return list(self._store.engine.reader().scan(encoded))
 
 
+def _in_turns(lock: AbstractContextManager[Any], method: Callable[..., Any]) -> Callable[..., Any]:
+    """The method, while nobody else has the lock."""
+
+    @wraps(method)
+    def call(*arguments: Any) -> Any:
+        with lock:
+            return method(*arguments)
+
+    return call
+
+
 def _key_of(place: Any, table: StateTable) -> Any:
     return place[0] if table.namespaced else place
 
@@ -243,7 +283,11 @@ def _size_of(rows: Iterable[Pair]) -> int:
 
 
 class DiskValueTable(DiskTable[Any], ValueTable):
-    """See the module.  The cache has values, and MISSING of places that hold nothing."""
+    """See the module.  The cache has values, and MISSING of places that hold nothing.
+
+    A reader that finds nothing in the cache looks into the engine.  When it looked into the cache,
+    what was in the engine was right, and what is written there since is right as well.
+    """
 
     def _load(self, place: Any) -> Any:
         value = self._old.get(place, _UNKNOWN)
@@ -271,6 +315,8 @@ class DiskValueTable(DiskTable[Any], ValueTable):
         if value is MISSING:
             return default
         if type(value) not in IMMUTABLE:
+            if self._is_shared:
+                return own(value)
             self._change(place, value)
         return value
 
@@ -280,7 +326,7 @@ class DiskValueTable(DiskTable[Any], ValueTable):
             return default
         self._change(place, MISSING)
         self._young[place] = MISSING
-        return value
+        return own(value) if self._is_shared else value
 
     def put(self, place: Any, value: Any) -> None:
         if place not in self._dirty:
@@ -296,6 +342,16 @@ class DiskValueTable(DiskTable[Any], ValueTable):
             return
         self._change(place, MISSING)
         self._young[place] = MISSING
+
+    def _read_place(self, codec: PlaceCodec, place: Any) -> Any:
+        value = self._young.get(place, _UNKNOWN)
+        if value is _UNKNOWN:
+            value = self._old.get(place, _UNKNOWN)
+        if value is not _UNKNOWN:
+            return value
+        engine = self._store.opened_engine
+        row = None if engine is None else engine.get(codec.encode(place))
+        return MISSING if row is None else decode_value(row, encoded_at(row))
 
     def read_rows(self, codec: PlaceCodec, pairs: Iterable[Pair]) -> Iterator[tuple[Any, Any]]:
         decode = codec.decode
@@ -351,6 +407,8 @@ class _HeldList:
 class DiskListTable(DiskTable[_HeldList], ListTable):
     """See the module."""
 
+    _CHANGING = ("take", "append", "extend", "put", "remove", "clear")
+
     def __init__(
         self,
         descriptor: StateDescriptor,
@@ -373,8 +431,9 @@ class DiskListTable(DiskTable[_HeldList], ListTable):
         if held is None:
             held = _HeldList(values, portions)
         else:
-            held.stored, held.values, held.added = len(values), values + held.added, []
-            held.portions = portions
+            held.stored, held.portions = len(values), portions
+            held.values = values + held.added
+            held.added = []  # after that: others may be reading
         return self._keep(place, held, _size_of(rows))
 
     def __contains__(self, place: Any) -> bool:
@@ -396,7 +455,18 @@ class DiskListTable(DiskTable[_HeldList], ListTable):
             return ()
         self._change(place, held)
         held.values, held.is_rewritten = [], True
-        return values
+        return own_all(values.copy()) if self._is_shared else values
+
+    def _read_place(self, codec: PlaceCodec, place: Any) -> Any:
+        with self._store.lock:
+            held = self._young.get(place) or self._old.get(place)
+            # In this order: when all of a list becomes known, its values are set first.
+            added = [] if held is None else held.added.copy()
+            values = None if held is None else held.values
+            if values is None:
+                rows = self._stored(codec, place)
+                values = self.contents_of(rows) + added
+            return values.copy() or MISSING
 
     def append(self, place: Any, value: Any) -> bool:
         held = self._held(place) or self._existing(place)
@@ -502,6 +572,8 @@ class _HeldMap:
 class DiskMapTable(DiskTable[_HeldMap], MapTable):
     """See the module."""
 
+    _CHANGING = ("put", "put_all", "remove_entry", "remove", "clear")
+
     def __init__(
         self,
         descriptor: StateDescriptor,
@@ -573,9 +645,28 @@ class DiskMapTable(DiskTable[_HeldMap], MapTable):
         if value is MISSING:
             return default
         if type(value) not in IMMUTABLE:
+            if self._is_shared:
+                return own(value)
             self._change(place, held)
             held.changed[key] = None
         return value
+
+    def _read_place(self, codec: PlaceCodec, place: Any) -> Any:
+        with self._store.lock:
+            held = self._young.get(place) or self._old.get(place)
+            if held is not None and held.is_complete:
+                return held.entries.copy() or MISSING
+            size = len(codec.encode(place))
+            rows = self._stored(codec, place)
+            entries = {key: (number, value) for key, number, value in _read_entries(size, rows)}
+            if held is not None:
+                for key in held.changed:
+                    if key in held.numbers:
+                        entries[key] = held.numbers[key], held.entries[key]
+                    else:
+                        entries.pop(key, None)
+            in_order = sorted(entries.items(), key=lambda entry: entry[1][0])
+            return {key: value for key, (_, value) in in_order} or MISSING
 
     def contains(self, place: Any, key: Any) -> bool:
         return self._entry(place, self._map(place), key) is not MISSING
@@ -675,6 +766,10 @@ class DiskMapTable(DiskTable[_HeldMap], MapTable):
                 batch, encoded + encode_part(key), exact, key, self._next, len(encoded), value
             )
             self._next += 1
+
+
+def _read_entries(place_size: int, rows: Iterable[Pair]) -> Iterator[tuple[Any, int, Any]]:
+    return (_read_entry(place_size, *pair) for pair in rows)
 
 
 def _read_entry(place_size: int, row_key: bytes, row: bytes) -> tuple[Any, int, Any]:
