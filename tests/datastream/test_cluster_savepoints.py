@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 
 from flinkray.checkpoint.errors import CheckpointNotFoundError
-from flinkray.core.errors import JobError, JobExecutionError, JobNotFoundError, RpcTimeoutError
+from flinkray.core.errors import (
+    JobError,
+    JobExecutionError,
+    JobNotFoundError,
+    JobStateError,
+    RpcTimeoutError,
+)
 from flinkray.datastream import (
     Configuration,
     DataStream,
@@ -254,3 +260,30 @@ def test_timers_fire_before_a_savepoint_that_drains(
     entries = SavepointReader(path).keyed_entries("totals", "total")
     assert {key: total for key, *total in shown} == {e.key: list(e.value) for e in entries}
     assert shown
+
+
+def test_a_savepoint_is_kept_as_long_as_the_job_needs_it_that_drops_state_of_it(
+    cluster: ThreadedCluster, taken: Path, tmp_path: Path
+) -> None:
+    """E2E-06: the job has no operator for some of the state; it may be dropped."""
+    copy = tmp_path / "copy"
+    shutil.copytree(taken, copy)
+    env = from_savepoint(on(cluster, tmp_path / "checkpoints"), str(copy))
+    changes = {
+        "execution.state-recovery.ignore-unclaimed-state": "true",
+        "execution.checkpointing.interval": "1 h",
+    }
+    env.configure(Configuration.from_dict(changes))
+    program(env, uid="another").print()
+    job = cluster.client.job(env.execute_async().get_job_id())
+    wait_until(lambda: job.status().name == "RUNNING", 30, "the job runs")
+    with pytest.raises(JobStateError, match=f"it would go on from {copy} after a failure"):
+        cluster.client.dispose_savepoint(str(copy))
+    assert copy.exists()
+    job.trigger_checkpoint(timeout=60)
+    cluster.client.dispose_savepoint(str(copy))
+    assert not copy.exists()
+    path = job.stop_with_savepoint(str(tmp_path / "savepoints"), timeout=60)
+    assert "tally" in SavepointReader(str(taken)).operators
+    assert "tally" not in SavepointReader(path).operators
+    assert job.details().restarts == 0
