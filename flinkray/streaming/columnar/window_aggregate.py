@@ -29,8 +29,9 @@ from flinkray.streaming.operators.operator import (
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Block, Columns
 from flinkray.streaming.records.keying import Keys
 
-_WATERMARK: ListStateDescriptor[int] = ListStateDescriptor("watermark")
-"""Of panes that are kept, earlier windows have ended already."""
+_WATERMARK: ListStateDescriptor[int | tuple[int, int, int]] = ListStateDescriptor("watermark")
+"""Of panes that are kept, earlier windows have ended already: subtask, number of subtasks and
+watermark.  Earlier versions stored the watermark alone."""
 
 
 class WindowAggregateOperator(StreamOperator):
@@ -55,10 +56,20 @@ class WindowAggregateOperator(StreamOperator):
         self._panes = Panes(
             self._times, self._aggregates, self.keys, self._table, self.context.name
         )
-        # All subtasks had the same one, unless barriers have overtaken it.
-        watermarks = self.operator_state.union_list_state(_WATERMARK).get()
-        self._watermark = min(watermarks, default=MIN_TIMESTAMP)
+        self._watermark = self._restored_watermark()
         self._late = self.context.metrics.counter("numLateRecordsDropped")
+
+    def _restored_watermark(self) -> int:
+        """Its own: where barriers have overtaken it on the way to another subtask, that one had an
+        earlier one, and windows would end here twice.  If there are more or fewer subtasks than
+        before, the earliest."""
+        stored = [
+            one if isinstance(one, tuple) else (-1, 0, one)
+            for one in self.operator_state.union_list_state(_WATERMARK).get()
+        ]
+        me = self.context.subtask_index, self.context.parallelism
+        own = [watermark for *subtask, watermark in stored if tuple(subtask) == me]
+        return min(own or [watermark for _, _, watermark in stored], default=MIN_TIMESTAMP)
 
     # --- records ------------------------------------------------------------------------------
 
@@ -169,6 +180,7 @@ class WindowAggregateOperator(StreamOperator):
     def capture(self, checkpoint_id: int, since: int | None = None) -> OperatorStateCapture:
         watermark = self._watermark
         # After the last one, nothing is known to have come from a stream that goes on.
-        kept = [] if watermark == MAX_TIMESTAMP else [watermark]
+        me = self.context.subtask_index, self.context.parallelism
+        kept = [] if watermark == MAX_TIMESTAMP else [(*me, watermark)]
         self.operator_state.union_list_state(_WATERMARK).update(kept)
         return super().capture(checkpoint_id, since)

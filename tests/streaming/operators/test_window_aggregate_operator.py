@@ -264,6 +264,29 @@ def test_windows_that_have_fired_do_not_fire_again_after_a_restore() -> None:
     assert [(row.window_start, row.n) for row in restored.values()] == [(0, 2)]
 
 
+def test_a_window_that_has_ended_does_not_end_again_where_a_barrier_overtook_time_elsewhere() -> (
+    None
+):
+    def subtask(index: int, **settings: Any) -> OperatorHarness:
+        made = WindowAggregateOperator(
+            PaneTimes(10, 5, 0), [ColumnAggregate("n", "count")], Keys("k")
+        )
+        return OperatorHarness(made, keyed=True, subtask_index=index, parallelism=2, **settings)
+
+    ahead, behind = subtask(0), subtask(1)
+    keys = list(range(20))
+    ahead.process_columns(columns([1] * 20, k=keys))
+    ahead.process_columns(columns([6] * 20, k=keys))
+    ahead.watermark(9)
+    behind.watermark(3)
+    taken = [behind.snapshot(), ahead.snapshot()]
+    restored = subtask(0, restore=taken)
+    restored.watermark(9)
+    restored.watermark(20)
+    found = {(row.window_start, row.n) for row in restored.values()}
+    assert found == {(5, 1)}
+
+
 def test_a_stream_that_had_ended_goes_on_after_a_restore() -> None:
     h = counts()
     h.watermark(MAX_TIMESTAMP)
