@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flinkray.actors.dispatcher.job_blobs import JobBlobs
+from flinkray.actors.dispatcher.job_checkpoints import forget_checkpoints
 from flinkray.actors.dispatcher.job_master_supervision import JobMasterSupervision
 from flinkray.actors.dispatcher.managed_job import ManagedJob
 from flinkray.actors.dispatcher.retry_until_done import retry_until_done
@@ -46,6 +47,10 @@ class JobCleanup:
 
         name = f"job {job.job_id}"
         await retry_until_done(f"{name}: cannot give back its workers yet", release)
+        await retry_until_done(
+            f"{name}: cannot forget its checkpoints yet",
+            lambda: forget_checkpoints(self._services, job.graph, outcome.result.status),
+        )
         async with job.storing:  # nobody who began before the job's end may store it after this
             await retry_until_done(
                 f"{name}: cannot remove its graph yet",
@@ -58,11 +63,6 @@ class JobCleanup:
         await retry_until_done(
             f"{name}: cannot delete what its stages have read of each other yet",
             lambda: self._delete_file_results(job.job_id),
-        )
-        high_availability = self._services.high_availability
-        await retry_until_done(
-            f"{name}: cannot forget its checkpoints yet",
-            lambda: high_availability.forget_checkpoints(job.job_id),
         )
         await retry_until_done(
             f"{name}: cannot mark its result as clean yet",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Protocol
 
 from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken
@@ -19,7 +18,6 @@ from flinkray.ha import CheckpointStoreFencedError
 from flinkray.rpc import FencedRpcEndpoint
 from flinkray.scheduler.checkpoints import actions as act
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
-from flinkray.scheduler.checkpoints.messages import TriggerCheckpoint
 from flinkray.scheduler.checkpoints.properties import CheckpointProperties
 from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.job import transitions as t
@@ -32,14 +30,6 @@ from flinkray.scheduler.job.job_scheduler_actions import (
 from flinkray.scheduler.shared.states import JobStatus
 
 log = logging.getLogger(__name__)
-
-
-def _aligned(action: OrderCheckpoint) -> OrderCheckpoint:
-    """Nothing overtakes anything, since tasks do not store yet what is on its way."""
-    if not isinstance(action.order, TriggerCheckpoint):
-        return action
-    order = replace(action.order, is_unaligned=False, alignment_timeout=None)
-    return replace(action, order=order)
 
 
 class CheckpointScheduler(Protocol):
@@ -132,7 +122,7 @@ class CheckpointCarrier:
                     self._stored.hold()
                 self._stored.discard(action)
             case OrderCheckpoint():
-                self._orders.carry_out(_aligned(action))
+                self._orders.carry_out(action)
             case act.SnapshotCoordinators():
                 self._sources.snapshot(action, self._tell)
             case act.RestoreCoordinators():

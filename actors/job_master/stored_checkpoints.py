@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import flinkray
 from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken
+from flinkray.actors.shared.checkpoint_storage import checkpoint_storage_of
 from flinkray.actors.shared.cluster_services import ClusterServices
-from flinkray.checkpoint import locations
 from flinkray.checkpoint.errors import (
     CheckpointNotFoundError,
     CheckpointStorageError,
@@ -24,7 +24,6 @@ from flinkray.checkpoint.handles import FileState
 from flinkray.checkpoint.metadata import CheckpointMetadata, SnapshotKind
 from flinkray.checkpoint.state_files import delete_state
 from flinkray.checkpoint.storage import (
-    JobCheckpointStorage,
     delete_checkpoint,
     delete_directory,
     exclusive_files,
@@ -37,7 +36,7 @@ from flinkray.checkpoint.storage import (
 )
 from flinkray.core.errors import FlinkRayError, JobError
 from flinkray.core.ids import JobMasterId
-from flinkray.core.job_options import CHECKPOINTING_DIR, SAVEPOINT_DIR
+from flinkray.core.job_options import SAVEPOINT_DIR
 from flinkray.ha import CheckpointStoreFencedError, CompletedCheckpointPointer, StoreError
 from flinkray.rpc import FencedRpcEndpoint
 from flinkray.scheduler.checkpoints.actions import (
@@ -69,9 +68,6 @@ from flinkray.scheduler.job.transitions import (
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-DEFAULT_DIRECTORY = "checkpoints"
-"""In the cluster's directory."""
 
 PATIENCE = 30.0
 """Seconds for which something is tried again that storage does not do, before a checkpoint is given
@@ -111,13 +107,8 @@ class StoredCheckpoints:
         self._told = told
         self._on_fenced = on_fenced
         self._is_fenced = False
-        self._is_forgotten = False
+        self._storage = checkpoint_storage_of(services, graph)
         configuration = services.configuration.with_values(graph.configuration)
-        storage = services.arguments.storage_dir
-        directory = configuration.get(CHECKPOINTING_DIR)
-        self._storage = JobCheckpointStorage(
-            directory or locations.join(storage, DEFAULT_DIRECTORY), graph.job_id
-        )
         self._savepoints = configuration.get(SAVEPOINT_DIR)
         self._of_job = checkpoint_of(graph.checkpoints or CheckpointConfiguration())
         owner = str(job_master.fencing_token)
@@ -130,6 +121,7 @@ class StoredCheckpoints:
         self._discarding: asyncio.Task[None] | None = None
         self._is_held = False
         """Nothing is deleted at present."""
+        self._is_forgotten = False
 
     # --- the beginning ----------------------------------------------------------------------------
 
@@ -348,7 +340,8 @@ class StoredCheckpoints:
         await self._try(what, lambda: self._pointers.remove(checkpoint_id), PATIENCE)
 
     async def _check_owner(self) -> None:
-        await self._try("look whose checkpoints these are", self._pointers.check, PATIENCE)
+        if not self._is_forgotten:  # then nobody owns them, nor ever will
+            await self._try("look whose checkpoints these are", self._pointers.check, PATIENCE)
 
     async def _delete(self, delete: Callable[[], None]) -> None:
         async def work() -> None:
@@ -407,7 +400,9 @@ class StoredCheckpoints:
         return task
 
     def _fenced(self, error: CheckpointStoreFencedError) -> None:
-        if not self._is_fenced and not self._is_forgotten:
+        if self._is_forgotten:  # it was begun when the job was not over
+            log.info("job %s: what came too late is left: %s", self._job_id, error)
+        elif not self._is_fenced:
             self._is_fenced = True
             self._on_fenced(str(error))
 

@@ -4,6 +4,7 @@ __all__ = [
     "archives",
     "batched_sender",
     "chain_code",
+    "checkpoint_storage",
     "cluster_services",
     "deployment_parts",
     "job_files",

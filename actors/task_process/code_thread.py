@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from flinkray.actors.task_process.code_failure import CodeFailure, TaskCancelledError
 
-_CHANNELS = "flinkray.streaming.network"
+_LEFT_ALONE = ("flinkray.streaming.network", "logging")
 
 
 class CodeThread:
@@ -32,21 +32,21 @@ class CodeThread:
 
     def interrupt(self) -> None:
         """Raise TaskCancelledError in the function, if it has not returned, and unless it is in the
-        channels of streams.
+        channels of streams, or writes to a log.
 
         There it waits for nothing that a cancellation does not end; and an exception at any line
-        could leave a connection in the middle of a frame.  It might even come up in another
-        thread: until a thread that is being started runs, CPython takes it for the one that starts
-        it.
+        could leave a connection in the middle of a frame, or the lock of a log handler held, which
+        stops every thread that logs.  It might even come up in another thread: until a thread that
+        is being started runs, CPython takes it for the one that starts it.
         """
         with self._lock:
-            if self._is_in_code and not self._is_in_channels():
+            if self._is_in_code and not self._is_to_be_left_alone():
                 self._set_exception(ctypes.py_object(TaskCancelledError))
 
-    def _is_in_channels(self) -> bool:
+    def _is_to_be_left_alone(self) -> bool:
         frame = sys._current_frames().get(self._thread.ident or 0)
         while frame is not None:
-            if str(frame.f_globals.get("__name__", "")).startswith(_CHANNELS):
+            if str(frame.f_globals.get("__name__", "")).startswith(_LEFT_ALONE):
                 return True
             frame = frame.f_back
         return False

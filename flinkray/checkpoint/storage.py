@@ -281,6 +281,18 @@ def delete_directory(directory: str) -> None:
     remove_empty_directory(directory)
 
 
+def delete_checkpoints_of_job(directory: str) -> None:
+    """All that is right in the directory of a job that retains nothing, complete or not; savepoints
+    that a user has put there stay."""
+    directory = locations.normal(directory)
+    with storage_errors(directory, "delete"):
+        names = files_at(directory).names(directory)
+    for name in names:
+        if name == SHARED or name.startswith(_CHECKPOINT):
+            delete_directory(locations.join(directory, name))
+    remove_empty_directory(directory)
+
+
 def remove_empty_directory(directory: str) -> None:
     """One that is not empty stays."""
     with storage_errors(directory, "delete"):

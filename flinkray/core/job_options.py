@@ -78,8 +78,7 @@ CHECKPOINTING_UNALIGNED = ConfigOption(
     "execution.checkpointing.unaligned.enabled",
     boolean(),
     False,
-    "Whether the barriers of checkpoints overtake records, which become part of the checkpoint. "
-    "Not yet: such checkpoints are taken as aligned ones.",
+    "Whether the barriers of checkpoints overtake records, which become part of the checkpoint.",
     ("execution.checkpointing.unaligned",),
 )
 CHECKPOINTING_ALIGNED_TIMEOUT = ConfigOption(

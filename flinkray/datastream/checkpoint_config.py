@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from flinkray.core import job_options
@@ -15,8 +14,6 @@ from flinkray.datastream.checkpoint_storage import (
 )
 from flinkray.datastream.checkpointing_mode import CheckpointingMode
 from flinkray.datastream.externalized_checkpoint_retention import ExternalizedCheckpointRetention
-
-logger = logging.getLogger(__name__)
 
 
 class CheckpointConfig:
@@ -33,7 +30,6 @@ class CheckpointConfig:
     def __init__(self) -> None:
         self._mode = self.DEFAULT_MODE
         self._interval = -1
-        self._has_warned_of_unaligned = False
         self._timeout = self.DEFAULT_TIMEOUT
         self._min_pause = self.DEFAULT_MIN_PAUSE_BETWEEN_CHECKPOINTS
         self._max_concurrent = self.DEFAULT_MAX_CONCURRENT_CHECKPOINTS
@@ -140,12 +136,6 @@ class CheckpointConfig:
 
     def enable_unaligned_checkpoints(self, enabled: bool = True) -> CheckpointConfig:
         self._unaligned = enabled
-        if enabled and not self._has_warned_of_unaligned:
-            self._has_warned_of_unaligned = True
-            logger.warning(
-                "Unaligned checkpoints are enabled, and are taken as aligned ones: what is on its "
-                "way between processes cannot be stored yet."
-            )
         return self._note(job_options.CHECKPOINTING_UNALIGNED, str(enabled).lower())
 
     def is_force_unaligned_checkpoints(self) -> bool:

@@ -52,6 +52,7 @@ from flinkray.checkpoint.state_files import (
 from flinkray.checkpoint.storage import (
     JobCheckpointStorage,
     delete_checkpoint,
+    delete_checkpoints_of_job,
     delete_directory,
     exclusive_files,
     find_checkpoints,
@@ -465,3 +466,23 @@ def test_file_in_place_of_a_directory_is_named(tmp_path: Path) -> None:
         written(storage_in(str(tmp_path / "root")).checkpoint_writer(7).shared(), BIG)
     with pytest.raises(CheckpointStorageError, match=f"{tmp_path}/root"):
         write_metadata(str(tmp_path / "root" / "chk-1"), metadata_with())
+
+
+def test_of_a_job_that_retains_nothing_only_savepoints_stay(root: str, tmp_path: Path) -> None:
+    """Also what a JobMaster that died has left: complete checkpoints, and parts of others."""
+    storage = storage_in(root)
+    for checkpoint_id in (1, 2):
+        writer = storage.checkpoint_writer(checkpoint_id)
+        state = keyed(written(writer.shared(), BIG))
+        written(writer.exclusive(), BIG)
+        if checkpoint_id == 1:
+            write_metadata(storage.checkpoint_directory(1), metadata_with(state))
+    savepoint = savepoint_directory(storage.directory, JOB)
+    write_metadata(savepoint, metadata_with())
+    delete_checkpoints_of_job(storage.directory)
+    assert find_checkpoints(root) == [savepoint]
+    assert len(list(folder_of(tmp_path).iterdir())) == 1
+    delete_directory(savepoint)
+    delete_checkpoints_of_job(storage.directory)
+    assert not folder_of(tmp_path).exists()
+    delete_checkpoints_of_job(storage.directory)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,39 +25,65 @@ KEYS = 7
 AT_THE_END = 2**60
 """Of event time."""
 
+Result = tuple[int, int, int, int]
 
-class Tally(KeyedProcessFunction[int, int, tuple[int, int, int, int]]):
+
+class Tally(KeyedProcessFunction[int, int, Any]):
     """Of each key the number of records, their sum, and how many came out of order: those of one
-    source's subtask are to come by rising number.  Told at the end."""
+    part of the numbers are to come by rising number.  Told at the end.
 
-    def __init__(self, border: int) -> None:
-        self._border = border
-        """From which on numbers are of the second subtask."""
+    Args:
+        of_part: so many numbers, one after the other, are read by one reader.
+        echoes: give each number on, too.
+        starts: file to write down in, whenever an attempt begins with a key: the time, the key and
+            the count that it goes on from.
+        pause: seconds that it takes for a number at least.
+    """
+
+    def __init__(
+        self, of_part: int, *, echoes: bool = False, starts: Path | None = None, pause: float = 0.0
+    ) -> None:
+        self._of_part = of_part
+        self._echoes = echoes
+        self._starts = starts
+        self._pause = pause
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._tally = runtime_context.get_state(
             ValueStateDescriptor("tally", Types.PICKLED_BYTE_ARRAY())
         )
+        self._seen: set[int] = set()
 
-    def process_element(self, value: int, ctx: KeyedProcessFunction.Context) -> None:
-        count, total, out_of_order, last = self._tally.value() or (0, 0, 0, (-1, -1))
-        of_second = value >= self._border
-        if value <= last[of_second]:
+    def process_element(
+        self, value: int, ctx: KeyedProcessFunction.Context
+    ) -> Iterator[int | Result]:
+        last: dict[int, int] = {}
+        count, total, out_of_order, last = self._tally.value() or (0, 0, 0, last)
+        key = ctx.get_current_key()
+        if self._starts is not None and key not in self._seen:
+            self._seen.add(key)
+            with self._starts.open("a") as file:
+                file.write(f"{time.time()} {key} {count}\n")
+        if self._pause:
+            time.sleep(self._pause)
+        part = value // self._of_part
+        if value <= last.get(part, -1):
             out_of_order += 1
-        last = (last[0], value) if of_second else (value, last[1])
-        self._tally.update((count + 1, total + value, out_of_order, last))
+        self._tally.update((count + 1, total + value, out_of_order, {**last, part: value}))
         ctx.timer_service().register_event_time_timer(AT_THE_END)
+        if self._echoes:
+            yield value
 
     def on_timer(
         self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext
-    ) -> Iterator[tuple[int, int, int, int]]:
+    ) -> Iterator[int | Result]:
         tally = self._tally.value()
         assert tally is not None
         count, total, out_of_order, _ = tally
         yield ctx.get_current_key(), count, total, out_of_order
 
 
-def expected(count: int) -> set[tuple[int, int, int, int]]:
+def expected(count: int) -> set[Result]:
     numbers = [range(key, count, KEYS) for key in range(KEYS)]
     return {(key, len(of_key), sum(of_key), 0) for key, of_key in enumerate(numbers)}
 
@@ -80,21 +108,29 @@ class Witness(MapFunction[int, int]):
 
 
 def tallies(
-    env: StreamExecutionEnvironment, count: int, per_second: float, witness: Path
+    env: StreamExecutionEnvironment,
+    count: int,
+    per_second: float | None,
+    witness: Path,
+    pause: float = 0.0,
 ) -> DataStream:
-    """Numbers below *count*, by key, as they come through the network."""
+    """Numbers below *count*, by key, as they come through the network; see :class:`Tally`."""
     source: DataGeneratorSource = DataGeneratorSource(lambda n: n, count, per_second)
     numbers = env.from_source(
         source, WatermarkStrategy.no_watermarks(), "numbers", Types.LONG()
     ).uid("numbers")
-    return tallied(numbers, count, witness)
+    return tallied(numbers, count, witness, pause)
 
 
-def tallied(numbers: DataStream, count: int, witness: Path) -> DataStream:
+def tallied(numbers: DataStream, count: int, witness: Path, pause: float = 0.0) -> DataStream:
     """The same of a stream in which the lower half of them is in order, and so is the upper."""
     witness.mkdir(exist_ok=True)
     seen = numbers.map(Witness(witness)).uid("witness")
-    return seen.key_by(lambda n: n % KEYS).process(Tally(count // 2)).uid("tally")
+    return by_key(seen, Tally(count // 2, pause=pause))
+
+
+def by_key(numbers: DataStream, tally: Tally) -> DataStream:
+    return numbers.key_by(lambda n: n % KEYS).process(tally).uid("tally")
 
 
 def first_numbers(witness: Path) -> list[list[int]]:
@@ -102,7 +138,33 @@ def first_numbers(witness: Path) -> list[list[int]]:
     return [list(map(int, path.read_text().split())) for path in sorted(witness.iterdir())]
 
 
-def settings(directory: Path, interval: str = "100 ms", **others: Any) -> dict[str, str]:
+def differences(results: Iterable[int | Result], count: int) -> str:
+    """What is wrong with the results of a tally that echoes; nothing if nothing is."""
+    numbers: Counter[int] = Counter()
+    sums = []
+    for result in results:
+        if isinstance(result, int):
+            numbers[result] += 1
+        else:
+            sums.append(result)
+    lost = [n for n in range(count) if n not in numbers]
+    doubled = [n for n, times in numbers.items() if times > 1]
+    wrong = sorted(set(sums) ^ expected(count))
+    found: dict[str, list[Any]] = {"lost": lost, "doubled": doubled, "wrong sums": wrong}
+    if len(sums) != KEYS:
+        found["sums"] = sums
+    return ", ".join(f"{len(them)} {what}: {them[:10]}" for what, them in found.items() if them)
+
+
+def restarted_from(starts: Path) -> list[tuple[float, int, int]]:
+    """When attempts began with a key, the key, and the count that they went on from."""
+    if not starts.exists():
+        return []
+    lines = [line.split() for line in starts.read_text().splitlines()]
+    return [(float(when), int(key), int(count)) for when, key, count in lines]
+
+
+def settings(directory: Path | str, interval: str = "100 ms", **others: Any) -> dict[str, str]:
     """Checkpoints of a job."""
     return {
         "execution.checkpointing.interval": interval,
@@ -111,7 +173,7 @@ def settings(directory: Path, interval: str = "100 ms", **others: Any) -> dict[s
     }
 
 
-def newest(directory: Path) -> int:
+def newest(directory: Path | str) -> int:
     """Id of the latest complete checkpoint; 0: there is none."""
-    found = find_checkpoints(str(directory)) if directory.exists() else []
+    found = find_checkpoints(str(directory))
     return read_metadata(found[-1]).checkpoint_id if found else 0

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from flinkray.checkpoint.storage import find_checkpoints
+from flinkray.checkpoint.errors import CheckpointStorageError
+from flinkray.checkpoint.storage import find_checkpoints, read_metadata
 from flinkray.datastream import (
     CheckpointingMode,
     Configuration,
@@ -46,11 +49,16 @@ def cluster(tmp_path: Path) -> Iterator[ThreadedCluster]:
         yield cluster
 
 
+UNALIGNED = {"execution.checkpointing.unaligned.enabled": "true"}
+WITH_TIMEOUT = {**UNALIGNED, "execution.checkpointing.aligned-checkpoint-timeout": "10 ms"}
+MODES = {"aligned": {}, "unaligned": UNALIGNED, "aligned with time-out": WITH_TIMEOUT}
+
+
 def on(
-    cluster: ThreadedCluster, checkpoints: Path, parallelism: int = 2
+    cluster: ThreadedCluster, checkpoints: Path, parallelism: int = 2, mode: str = "aligned"
 ) -> StreamExecutionEnvironment:
     env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster.client)
-    env.configure(Configuration.from_dict(settings(checkpoints)))
+    env.configure(Configuration.from_dict({**settings(checkpoints), **MODES[mode]}))
     return env.set_parallelism(parallelism)
 
 
@@ -73,13 +81,13 @@ def test_checkpoints_of_a_program_come_and_go(cluster: ThreadedCluster, tmp_path
 @pytest.mark.parametrize(
     "kind", ["TaskProcess", "TaskExecutor", "StreamCoordinator", "JobMaster", "Dispatcher"]
 )
-@pytest.mark.parametrize("parallelism", [1, 2])
+@pytest.mark.parametrize(("parallelism", "mode"), [(1, "aligned"), (2, "unaligned")])
 def test_a_program_goes_on_from_its_last_checkpoint(
-    kind: str, parallelism: int, cluster: ThreadedCluster, tmp_path: Path
+    kind: str, parallelism: int, mode: str, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """E2E-04: nothing is lost, doubled or out of order."""
     checkpoints, witness = tmp_path / "checkpoints", tmp_path / "witness"
-    env = on(cluster, checkpoints, parallelism)
+    env = on(cluster, checkpoints, parallelism, mode)
     results = tallies(env, 40_000, 10_000.0, witness).execute_and_collect()
     wait_for_another(checkpoints)  # its pointer is stored when the next one is
     for _ in range(2):
@@ -143,6 +151,58 @@ def test_a_job_warns_of_state_that_it_has_to_pickle(
     finally:
         job.cancel()
         job.wait()
+
+
+def has_data_in_flight(checkpoints: Path) -> bool:
+    with suppress(CheckpointStorageError):  # one that was deleted meanwhile
+        for path in find_checkpoints(str(checkpoints)):
+            for operator in read_metadata(path).operators:
+                for subtask in operator.subtasks:
+                    if subtask.state.input_channels or subtask.state.result_subpartitions:
+                        return True
+    return False
+
+
+@pytest.mark.parametrize("mode", ["unaligned", "aligned with time-out"])
+def test_data_in_flight_comes_again(mode: str, cluster: ThreadedCluster, tmp_path: Path) -> None:
+    """E2E-04: channels are full, since the tally takes more time than the numbers."""
+    checkpoints, witness = tmp_path / "checkpoints", tmp_path / "witness"
+    env = on(cluster, checkpoints, 2, mode)
+    results = tallies(env, 20_000, 8_000.0, witness, pause=0.0003).execute_and_collect()
+    wait_until(lambda: has_data_in_flight(checkpoints), 30, "data in flight")
+    wait_for_another(checkpoints)
+    assert has_data_in_flight(checkpoints)
+    cluster.crash("TaskProcess")
+    assert set(results) == expected(20_000)
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_a_program_whose_job_master_dies_at_the_end_does_not_begin_anew(
+    is_stored: bool, cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    """Its checkpoints were forgotten before its end was stored.  If the Dispatcher, which has heard
+    of the end, lives, it stores that and forgets them; else the next JobMaster goes on from there.
+    """
+    checkpoints, witness = tmp_path / "checkpoints", tmp_path / "witness"
+    program = tallies(on(cluster, checkpoints), 20_000, 10_000.0, witness).execute_and_collect()
+    with ThreadPoolExecutor() as threads:
+        results = threads.submit(set, program)
+        wait_for_another(checkpoints)
+        wait_for_another(checkpoints)
+        (graphs,) = (tmp_path / "cluster").rglob("job-graphs")
+        graphs.with_name("job-results").touch()  # where a directory would have to be
+        (job,) = cluster.client.list_jobs()
+        wait_until(lambda: cluster.client.job(job.job_id).status().is_terminal, 30, "the end")
+        if not is_stored:
+            cluster.crash("Dispatcher")
+        cluster.crash("JobMaster")
+        graphs.with_name("job-results").unlink()
+        assert results.result(timeout=60) == expected(20_000)
+    begun = first_numbers(witness)
+    assert all(n > of_subtask[0] for of_subtask in begun for n in of_subtask[1:])
+    assert any(len(of_subtask) > 1 for of_subtask in begun) != is_stored
+    assert find_checkpoints(str(checkpoints)) == []
+    assert not list((tmp_path / "cluster").rglob("checkpoint-pointers/*/*"))
 
 
 def test_at_least_once_loses_nothing(cluster: ThreadedCluster, tmp_path: Path) -> None:

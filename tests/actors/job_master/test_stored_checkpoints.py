@@ -495,6 +495,41 @@ async def test_a_checkpoint_that_is_prepared_as_the_job_ends_is_no_sign_of_anoth
     assert master.disk.list(POINTERS) == []
 
 
+@simulate(seeds=3)
+async def test_nothing_is_discarded_of_a_job_whose_end_is_not_stored(
+    simulation: Simulation,
+) -> None:
+    """The next JobMaster would have begun anew."""
+    master = Master(simulation)
+    await master.stored.recover()
+    one = await master.store(1)
+    master.stored.hold()
+    master.stored.discard(DiscardCheckpoint(one))
+    await asyncio.sleep(60)
+    assert master.pointers() == ["1.checkpoint"]
+    assert read_metadata(one.path) == one.metadata
+    master.stored.release()
+    await master.stored.forget_job()
+    assert master.pointers() == []
+    assert master.files() == [path for path in master.files() if path.startswith("shared/")]
+
+
+@simulate(seeds=3)
+async def test_what_comes_after_the_end_of_a_job_is_no_sign_of_another_leader(
+    simulation: Simulation,
+) -> None:
+    """It ended the JobMaster, whose successor began the job, which had ended, anew."""
+    master = Master(simulation)
+    await master.stored.recover()
+    one = await master.store(1)
+    await master.stored.forget_job()
+    master.stored.prepare(PrepareCheckpoint(1, CHECKPOINT, None))
+    await master.discard(DiscardDirectory(at(1)), DiscardFiles(shared_files(one)))
+    assert master.files() == []
+    assert not master.fenced
+    assert not master.all_told
+
+
 # --- recovery -------------------------------------------------------------------------------------
 
 

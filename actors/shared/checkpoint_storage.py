@@ -1,0 +1,19 @@
+"""Where the checkpoints of a job lie."""
+
+from __future__ import annotations
+
+from flinkray.actors.shared.cluster_services import ClusterServices
+from flinkray.checkpoint import locations
+from flinkray.checkpoint.storage import JobCheckpointStorage
+from flinkray.core.job_options import CHECKPOINTING_DIR
+from flinkray.scheduler.graph.job_graph import JobGraph
+
+_DEFAULT = "checkpoints"
+"""In the cluster's directory."""
+
+
+def checkpoint_storage_of(services: ClusterServices, graph: JobGraph) -> JobCheckpointStorage:
+    """That of the job's configuration, or the cluster's."""
+    directory = services.configuration.with_values(graph.configuration).get(CHECKPOINTING_DIR)
+    default = locations.join(services.arguments.storage_dir, _DEFAULT)
+    return JobCheckpointStorage(directory or default, graph.job_id)

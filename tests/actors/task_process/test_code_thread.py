@@ -1,0 +1,59 @@
+"""Threads of user code, and where they are interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from flinkray.actors.task_process.code_thread import CodeThread
+
+log = logging.getLogger("tests of code threads")
+
+
+class _Slow(logging.Handler):
+    """Takes its time to write, and holds its lock meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_writing = threading.Event()
+        self.may_end = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.is_writing.set()
+        assert self.may_end.wait(30)
+
+
+@pytest.fixture
+def handler() -> Iterator[_Slow]:
+    handler = _Slow()
+    log.addHandler(handler)
+    yield handler
+    log.removeHandler(handler)
+
+
+async def test_a_function_is_interrupted(handler: _Slow) -> None:
+    has_begun = threading.Event()
+
+    def spin() -> None:
+        has_begun.set()
+        while True:
+            pass
+
+    thread = CodeThread(spin, "spins")
+    await asyncio.to_thread(has_begun.wait, 30)
+    thread.interrupt()
+    failure = await asyncio.wait_for(thread.returned, 30)
+    assert failure is not None
+
+
+async def test_a_function_is_not_interrupted_while_it_logs(handler: _Slow) -> None:
+    """The handler's lock would be held for good, and stop whoever logs, the event loop too."""
+    thread = CodeThread(lambda: log.warning("written slowly"), "logs")
+    await asyncio.to_thread(handler.is_writing.wait, 30)
+    thread.interrupt()
+    handler.may_end.set()
+    assert await asyncio.wait_for(thread.returned, 30) is None
