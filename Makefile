@@ -38,11 +38,11 @@ lint: $(READY)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-# Two processes: one has all tests on Ray, the other takes the rest (tests/conftest.py); PROCESSES=0
+# Two processes: one has all tests on Ray, the other takes the rest (tests/two_processes.py); PROCESSES=0
 # runs them in one. pytest comes last, so that its summary is what a log ends with.
 PROCESSES := 2
 test: lint
-	@$(BIN)/pytest --numprocesses $(PROCESSES) --dist loadgroup $(PYTEST_ARGS)
+	@$(BIN)/pytest --numprocesses $(PROCESSES) --dist loadscope $(PYTEST_ARGS)
 
 # Other seeds: make simulate SEEDS=100000 SIMULATE_ARGS="--first-seed 10000 -k ledger"
 SEEDS := 10000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Generator, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -30,21 +31,8 @@ settings.register_profile(
 settings.load_profile("flinkray")
 
 pytest_plugins = ["flinkray.testing.pytest_plugin", "pytester"]
-
-
-ON_A_CLUSTER = {"ray", "spark", "ray_up"}
-"""Markers of tests that start processes beside their own, all of which share one Ray."""
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where two processes run the tests, one of them has all that need Ray, which they share, and
-    the other takes the rest, a file at a time."""
-    if not config.pluginmanager.hasplugin("xdist"):
-        return
-    for item in items:
-        needs_ray = not ON_A_CLUSTER.isdisjoint(mark.name for mark in item.iter_markers())
-        group = "on a cluster" if needs_ray else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
+if find_spec("xdist") is not None:
+    pytest_plugins.append("tests.two_processes")
 
 
 @pytest.hookimpl(wrapper=True)

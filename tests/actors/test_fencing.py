@@ -32,6 +32,7 @@ from flinkray.actors.gateways.messages import (
     JobMasterToDispatcherRegistrationSuccess,
     WantedSlot,
 )
+from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotType
 from flinkray.actors.job_master.endpoint import JobMaster
 from flinkray.actors.resource_manager.endpoint import ResourceManager
 from flinkray.actors.shared.cluster_services import ClusterServices
@@ -48,6 +49,7 @@ from flinkray.core.ids import (
     ResourceID,
     ResourceManagerId,
     ResultPartitionID,
+    TriggerID,
     WorkerGroupId,
 )
 from flinkray.rpc import (
@@ -60,6 +62,7 @@ from flinkray.rpc import (
     RpcService,
 )
 from flinkray.rpc.gateway import GatewayMethod, gateway_methods
+from flinkray.scheduler.checkpoints.errors import CheckpointError
 from flinkray.scheduler.checkpoints.messages import TriggerCheckpoint
 from flinkray.scheduler.checkpoints.properties import CheckpointProperties
 from flinkray.scheduler.graph.job_graph import (
@@ -476,6 +479,7 @@ def _job_master_call(
         ),
         "cancel": lambda jm, _, di: jm.cancel(di),
         "resize": lambda jm, _, di: jm.resize(di, ()),
+        "take_snapshot": lambda jm, _, di: jm.take_snapshot(di, SNAPSHOT),
     }
     return calls[name]
 
@@ -488,7 +492,14 @@ TO_JOB_MASTERS = (
     "heartbeat_from_dispatcher",
     "cancel",
     "resize",
+    "take_snapshot",
 )
+SNAPSHOT = SnapshotRequest(number(TriggerID, 5), SnapshotType.CHECKPOINT)
+REFUSED = {
+    "resize": (JobStateError, "its parallelism is fixed"),
+    "take_snapshot": (CheckpointError, "takes none"),
+}
+"""What the present leader is answered, where the job cannot do it."""
 
 
 @pytest.mark.parametrize("name", TO_JOB_MASTERS)
@@ -508,8 +519,9 @@ async def test_late_call_of_a_past_leader_changes_nothing_at_a_job_master(
             await call(master, PAST_MANAGER, PAST_DISPATCHER)
 
     assert await scene.look() == before
-    if name == "resize":
-        with pytest.raises(JobStateError, match="its parallelism is fixed"):
+    if name in REFUSED:
+        error, text = REFUSED[name]
+        with pytest.raises(error, match=text):
             await call(master, PRESENT_MANAGER, PRESENT_DISPATCHER)
     else:
         await call(master, PRESENT_MANAGER, PRESENT_DISPATCHER)

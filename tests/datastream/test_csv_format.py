@@ -26,7 +26,7 @@ from flinkray.datastream.formats.csv import (
 from flinkray.streaming.errors import OperatorError, StreamError
 from flinkray.streaming.records.java_text import java_double, java_float
 from flinkray.streaming.sources.files import FileSplit
-from tests.streaming.sources.reading import reader_of, rest_of
+from tests.streaming.sources.reading import batch_of, reader_of, rest_of
 
 
 def names() -> CsvSchemaBuilder:
@@ -185,7 +185,7 @@ def test_reading_goes_on_where_the_snapshot_was(tmp_path: Path) -> None:
     path.write_text("".join(f"{n},x\n" for n in range(10_000)))
     made = source(names().build(), path)
     reader = reader_of(made, FileSplit(str(path), 0))
-    first = reader.poll(10)
+    first = batch_of(reader.poll(10))
     again = reader_of(made, *reader.snapshot_state(1))
     assert [row.a for row in [*first.values, *rest_of(again)]] == [str(n) for n in range(10_000)]
     assert len(first) < 10_000

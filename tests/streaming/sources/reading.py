@@ -32,7 +32,7 @@ def rest_of(reader: Any, max_records: int = 10) -> list[Any]:
     """What a reader still reads."""
     values: list[Any] = []
     while (polled := reader.poll(max_records)) is not END_OF_INPUT:
-        values += polled.values
+        values += batch_of(polled).values
     return values
 
 

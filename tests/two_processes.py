@@ -1,0 +1,35 @@
+"""Which tests run in which process, where ``--dist`` has several of them run the tests: one has all
+that need Ray, which they share, and the others take the rest, a file at a time."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+from xdist.remote import Producer  # type: ignore[import-untyped]
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+
+ROOT = Path(__file__).parents[1]
+ON_A_CLUSTER = re.compile(r"\bmark\.(ray|spark|ray_up)\b")
+"""Markers of tests that start processes beside their own."""
+ALSO = ("tests/actors/task_executor/test_process_watch.py",)
+"""Looks for processes that others have left behind, so nobody may leave any meanwhile."""
+
+
+class ByPlace(LoadScopeScheduling):  # type: ignore[misc]
+    """The process that hands tests out knows their ids, and nothing else of them."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        return "on a cluster" if "[ray" in nodeid or _needs_ray(path) else path
+
+
+@cache
+def _needs_ray(path: str) -> bool:
+    return path in ALSO or ON_A_CLUSTER.search((ROOT / path).read_text("utf-8")) is not None
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByPlace:
+    return ByPlace(config, log)
