@@ -276,3 +276,38 @@ def test_keys_that_are_equal_are_one_and_come_back_as_they_were(tmp_path: Path) 
     special = [place for place in values.places() if not isinstance(place, int) or place == 1]
     assert sorted(map(repr, special)) == ["('a', False)", "0.5", "None", "True", "b'x'"]
     backend.close()
+
+
+def test_a_text_that_goes_on_with_a_zero_has_rows_of_its_own(tmp_path: Path) -> None:
+    settings = DiskSettings((str(tmp_path),), cache_bytes=2_000)
+    backend = DiskKeyedStateBackend(1, settings=settings)
+    lists, maps, other = (
+        backend.list_table(LISTS),
+        backend.map_table(MAPS),
+        backend.value_table(VALUES),
+    )
+
+    def forget() -> None:
+        for number in range(100):  # what was in the cache is not any more
+            other.put(number, "x" * 100)
+
+    backend.capture(1).release()
+    for key in ("a", "a\0b", b"", b"\0"):
+        lists.append(key, key)
+        maps.put(key, 1, key)
+    changes = backend.capture(2, 1).write()
+    forget()
+    for key in ("a", "a\0b", b"", b"\0"):
+        assert list(lists.get(key)) == [key]
+        assert list(maps.items(key)) == [(1, key)]
+    forget()
+    for key in ("a", b""):
+        lists.remove(key)
+        maps.remove(key)
+    forget()
+    assert "a" not in maps
+    for key in ("a\0b", b"\0"):
+        assert list(lists.get(key)) == [key]
+        assert list(maps.items(key)) == [(1, key)]
+    backend.close()
+    assert changes is not None

@@ -292,7 +292,7 @@ class DiskKeyedStateBackend(KeyedStateBackend):
         engine = self._store.engine
         batch, reader = engine.batch(), engine.reader()
         for encoded in table.codec.encode_all(list(dict.fromkeys(places))):
-            for row_key, _ in reader.scan(encoded):
+            for row_key, _ in reader.scan_place(encoded):
                 batch.delete(row_key)
         self._written(batch)
 

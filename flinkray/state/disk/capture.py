@@ -231,7 +231,7 @@ class _DiskStream(SnapshotStream):
             if table is not None and (number != table.number or frame.is_full):
                 yield from self._written(group, table, frame)
             table = by_number[number]
-            rows = list(snapshot.scan(table_prefix(number, group) + rest))
+            rows = list(snapshot.scan_place(table_prefix(number, group) + rest))
             frame.size += sum(len(key) + len(row) for key, row in rows)
             if not rows:
                 frame.removed.append(table.codec.decode(rest, 0, exact))

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -238,6 +238,12 @@ class Reader:
                 iterator.next()
             iterator.status()
 
+    def scan_place(self, place: bytes) -> Iterator[Pair]:
+        """The rows of a place.  Those of a text that goes on with a zero begin with its bytes as
+        well, and with 0xff after them, which no row's own part begins with."""
+        end = len(place)
+        return takewhile(lambda pair: pair[0][end : end + 1] != b"\xff", self.scan(place))
+
 
 class Snapshot:
     """A moment of an engine, until it is released; for one thread, which may be any.
@@ -255,6 +261,11 @@ class Snapshot:
         """What begins with it, in order; to the end before the next call."""
         assert self._reader is not None
         return self._reader.scan(prefix)
+
+    def scan_place(self, place: bytes) -> Iterator[Pair]:
+        """The rows of a place, in the same way."""
+        assert self._reader is not None
+        return self._reader.scan_place(place)
 
     def release(self) -> None:
         """Once is enough; nothing of it is read any more."""

@@ -1,8 +1,9 @@
 """Places as ordered bytes, and back.
 
 A row's key is ``number of the table (2 bytes), key group (2), key, namespace``, these two in the
-canonical encoding (:mod:`flinkray.state.key_encoding`), none of which begins with another one.  So
-a snapshot of a key group is a range, and all rows of a place begin with its bytes.
+canonical encoding (:mod:`flinkray.state.key_encoding`).  So a snapshot of a key group is a range,
+and all rows of a place begin with its bytes.  Only those of a text, or bytes, that go on with a
+zero begin with them as well, and have 0xff next: see ``Reader.scan_place``.
 
 The canonical encoding says which keys are equal, not what they are: ``True`` and ``1`` have one, as
 a window and a tuple have.  Where a key is not the very value that its encoding gives, the row has

@@ -188,7 +188,7 @@ class DiskTable(StateTable, Generic[HeldT]):
     def _stored(self, codec: PlaceCodec, place: Any) -> list[Pair]:
         """Its rows.  From any thread."""
         engine = self._store.opened_engine
-        return [] if engine is None else list(engine.reader().scan(codec.encode(place)))
+        return [] if engine is None else list(engine.reader().scan_place(codec.encode(place)))
 
     def clear(self) -> None:
         self._store.flush()
@@ -257,7 +257,7 @@ class DiskTable(StateTable, Generic[HeldT]):
             self._dirty[place] = None
 
     def _rows_of(self, encoded: bytes) -> list[Pair]:
-        return list(self._store.engine.reader().scan(encoded))
+        return list(self._store.engine.reader().scan_place(encoded))
 
 
 def _in_turns(lock: AbstractContextManager[Any], method: Callable[..., Any]) -> Callable[..., Any]:
@@ -633,7 +633,7 @@ class DiskMapTable(DiskTable[_HeldMap], MapTable):
             return bool(held.numbers)
         if held.changed or held.gone:
             self._store.flush()
-        return any(True for _ in self._store.engine.reader().scan(self.codec.encode(place)))
+        return any(True for _ in self._store.engine.reader().scan_place(self.codec.encode(place)))
 
     def get(self, place: Any, key: Any, default: Any = None) -> Any:
         value = self._entry(place, self._map(place), key)
