@@ -31,5 +31,6 @@ def _needs_ray(path: str) -> bool:
     return path in ALSO or ON_A_CLUSTER.search((ROOT / path).read_text("utf-8")) is not None
 
 
+@pytest.hookimpl(optionalhook=True)  # as there may be no pytest-xdist, or it is switched off
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByPlace:
     return ByPlace(config, log)
