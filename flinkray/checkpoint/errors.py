@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from flinkray.core.errors import FlinkRayError
+from flinkray.core.locations import without_secrets
 
 
 class CheckpointStorageError(FlinkRayError):
@@ -15,6 +16,7 @@ class CheckpointStorageError(FlinkRayError):
     retryable = True
 
     def __init__(self, path: str, reason: str) -> None:
+        path = without_secrets(path)
         super().__init__(path, reason)
         self.path = path
         self.reason = reason
@@ -47,6 +49,12 @@ class UnknownCheckpointFormatError(CheckpointStorageError):
     retryable = False
 
 
+class NoSuchBucketError(CheckpointStorageError):
+    """The bucket of an object store does not exist; it is never made here."""
+
+    retryable = False
+
+
 class CheckpointAccessError(CheckpointStorageError):
     """The storage does not let this process read or write."""
 
@@ -59,6 +67,11 @@ class CheckpointStorageFullError(CheckpointStorageError):
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+# pyarrow has the errors of object stores in its text only, by the names of their SDKs
+_NO_BUCKET = "NO_SUCH_BUCKET"
+_UNKNOWN_KEY = ("INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "INVALID_CLIENT_TOKEN_ID")
+_DENIED = ("ACCESS_DENIED", "HTTP response code 403", "(HTTP status 403)")
 
 
 @contextmanager
@@ -76,8 +89,18 @@ def _translated(path: str, what: str, error: OSError) -> CheckpointStorageError:
     text = f"cannot {what} it: {error}"
     if error.errno in _FULL:
         return CheckpointStorageFullError(path, f"{text}; make room, or use another directory")
-    if error.errno in _REFUSED or "ACCESS_DENIED" in str(error):
+    if error.errno in _REFUSED:
         return CheckpointAccessError(
             path, f"{text}; give the user of this process the right to {what}"
+        )
+    if _NO_BUCKET in str(error):
+        return NoSuchBucketError(path, f"{text}; make the bucket, or use another one")
+    if any(name in str(error) for name in _UNKNOWN_KEY):
+        return CheckpointAccessError(
+            path, f"{text}; these credentials are not valid: give others in the URI or environment"
+        )
+    if any(name in str(error) for name in _DENIED):
+        return CheckpointAccessError(
+            path, f"{text}; give whose credentials these are the right to {what}"
         )
     return CheckpointStorageError(path, text)

@@ -18,7 +18,7 @@ import pyarrow.fs
 
 from flinkray.checkpoint import locations
 from flinkray.checkpoint.errors import CheckpointStorageError, storage_errors
-from flinkray.ha.arrow_directory import ArrowDirectory, is_object_store
+from flinkray.ha.arrow_directory import ArrowDirectory, arrow_file_system, is_object_store
 from flinkray.ha.directory import Directory, LocalDirectory, LocalFileSystem
 
 Buffer = bytes | bytearray | memoryview
@@ -220,10 +220,13 @@ class ArrowStateFiles(StateFiles):
             CheckpointStorageError: pyarrow does not know the scheme, or cannot read the URI.
         """
         try:
-            file_system, path = pyarrow.fs.FileSystem.from_uri(location)
+            file_system, path = arrow_file_system(location)
         except (ValueError, NotImplementedError, OSError) as error:
+            text = str(error)
+            if "@" in location:  # pyarrow tells the whole of it
+                text = "it cannot be read; write / as %2F in keys and secrets"
             raise CheckpointStorageError(
-                location, f"pyarrow has no file system for it: {error}"
+                location, f"pyarrow has no file system for it: {text}"
             ) from error
         return cls(file_system, path, location)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import pyarrow.fs
 
+from flinkray.core.locations import without_secrets
 from flinkray.ha.directory import UNFINISHED, Directory
 
 _OBJECT_STORES = frozenset({"s3", "gcs", "abfs"})
@@ -17,22 +19,40 @@ def is_object_store(file_system: pyarrow.fs.FileSystem) -> bool:
     return file_system.type_name in _OBJECT_STORES
 
 
+def arrow_file_system(uri: str) -> tuple[pyarrow.fs.FileSystem, str]:
+    """The file system of a URI, and the path in it.
+
+    On S3 what is small is stored by one request when it is closed, and not by three.  Credentials,
+    region and endpoint are those of the URI, or of the environment, as pyarrow has it.
+
+    Raises:
+        ValueError: pyarrow does not know the scheme, or cannot read the URI.
+        OSError: the region of a bucket cannot be found out.
+    """
+    parts = urlsplit(uri)
+    if parts.scheme == "s3":
+        query = {"allow_delayed_open": "true", **dict(parse_qsl(parts.query))}
+        uri = urlunsplit(parts._replace(query=urlencode(query)))
+    file_system, path = pyarrow.fs.FileSystem.from_uri(uri)
+    return file_system, path
+
+
 class ArrowDirectory(Directory):
     """A directory of any file system that pyarrow knows."""
 
     def __init__(self, file_system: pyarrow.fs.FileSystem, path: str, uri: str) -> None:
         self._file_system = file_system
         self._path = path.rstrip("/")
-        self._uri = uri.rstrip("/")
+        self._uri = uri
 
     @classmethod
     def from_uri(cls, uri: str) -> ArrowDirectory:
-        """Raises ValueError: pyarrow does not know the scheme, or cannot read the URI."""
-        file_system, path = pyarrow.fs.FileSystem.from_uri(uri)
+        """Raises what :func:`arrow_file_system` does."""
+        file_system, path = arrow_file_system(uri)
         return cls(file_system, path, uri)
 
     def location(self, name: str = "") -> str:
-        return f"{self._uri}/{name}" if name else self._uri
+        return without_secrets(_below(self._uri, name))
 
     def read(self, name: str) -> bytes | None:
         try:
@@ -68,7 +88,13 @@ class ArrowDirectory(Directory):
         return [info.base_name for info in infos if not info.base_name.endswith(UNFINISHED)]
 
     def subdirectory(self, name: str) -> ArrowDirectory:
-        return ArrowDirectory(self._file_system, f"{self._path}/{name}", self.location(name))
+        return ArrowDirectory(self._file_system, f"{self._path}/{name}", _below(self._uri, name))
 
     def delete_all(self) -> None:
         self._file_system.delete_dir_contents(self._path, missing_dir_ok=True)
+
+
+def _below(uri: str, name: str) -> str:
+    parts = urlsplit(uri)
+    path = parts.path.rstrip("/")
+    return urlunsplit(parts._replace(path=f"{path}/{name}" if name else path))
