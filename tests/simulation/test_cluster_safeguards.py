@@ -20,9 +20,9 @@ NOTICED_SOON = {
     "registrations tried again": 0,
     "heartbeats": 0,
     "fencing": 11,
-    "reconciliation": 25,
+    "reconciliation": 500,
     "slot comparison": 14,
-    "ends of tasks told again": 10,
+    "ends of tasks told again": 475,
 }
 """Safeguard -> the first of so many seeds, of which one notices that it is missing."""
 
