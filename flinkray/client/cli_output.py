@@ -10,6 +10,11 @@ from enum import Enum
 
 from flinkray.core.ids import AbstractID, WorkerGroupId
 from flinkray.core.resources import format_memory_size
+from flinkray.scheduler.reports.checkpoint_statistics import (
+    CheckpointsOverview,
+    CheckpointStatistics,
+    CheckpointStatus,
+)
 from flinkray.scheduler.reports.execution_info import ExecutionInfo
 from flinkray.scheduler.reports.execution_table import ExecutionTable
 from flinkray.scheduler.reports.job_info import (
@@ -89,6 +94,8 @@ def job_details(details: JobDetails, now: float, *, verbose: bool = False) -> st
     if details.pending_reason is not None:
         lines.append(f"waits       {details.pending_reason}")
     lines += (f"warning     {warning}" for warning in details.warnings)
+    if details.checkpoints is not None:
+        lines += _checkpoints(details.checkpoints, verbose)
     if any(vertex.io_metrics is not None for vertex in details.vertices):
         lines += ["", *_flow(details.vertices)]
     for vertex in details.vertices:
@@ -96,6 +103,57 @@ def job_details(details: JobDetails, now: float, *, verbose: bool = False) -> st
     for entry in details.exceptions:
         lines += ["", *_failure(entry, verbose)]
     return "\n".join(lines)
+
+
+def _checkpoints(overview: CheckpointsOverview, with_history: bool) -> list[str]:
+    counts = [f"{overview.completed} completed", f"{overview.failed} failed"]
+    if overview.in_progress:
+        counts.append(f"{overview.in_progress} in progress")
+    if overview.restored:
+        counts.append(f"restored {overview.restored} times, last from {overview.latest_restored}")
+    lines = [f"checkpoints {', '.join(counts)}"]
+    latest, savepoint, failed = (
+        overview.latest_completed,
+        overview.latest_savepoint,
+        overview.latest_failed,
+    )
+    if latest is not None:
+        lines.append(f"  latest    {_completed(latest)}")
+    if savepoint is not None:
+        lines.append(f"  savepoint {_completed(savepoint)}")
+    if failed is not None:
+        lines.append(
+            f"  failed    {failed.checkpoint_id} at {_triggered(failed)}: {failed.failure}"
+        )
+    if with_history and overview.history:
+        rows = [_history_row(one) for one in overview.history]
+        header = ("CHECKPOINT", "KIND", "STATUS", "TRIGGERED", "DURATION", "TASKS", "STATE", "NEW")
+        lines += [f"  {line}" for line in table(header, rows).splitlines()]
+    return lines
+
+
+def _triggered(one: CheckpointStatistics) -> str:
+    return format_time(one.timestamp / 1000)
+
+
+def _completed(one: CheckpointStatistics) -> str:
+    took = "" if one.duration is None else f", took {format_seconds(one.duration)}"
+    size, new = format_memory_size(one.state_size), format_memory_size(one.checkpointed_size)
+    return f"{one.checkpoint_id} at {_triggered(one)}{took}, {size}, {new} of it new: {one.path}"
+
+
+def _history_row(one: CheckpointStatistics) -> tuple[str, ...]:
+    is_complete = one.status is CheckpointStatus.COMPLETED
+    return (
+        str(one.checkpoint_id),
+        "savepoint" if one.is_savepoint else "checkpoint",
+        one.status.name,
+        _triggered(one),
+        "-" if one.duration is None else format_seconds(one.duration),
+        f"{one.acknowledged_subtasks}/{one.number_of_subtasks}",
+        format_memory_size(one.state_size) if is_complete else "-",
+        format_memory_size(one.checkpointed_size) if is_complete else "-",
+    )
 
 
 def _failure(entry: ExceptionEntry, with_traceback: bool) -> list[str]:
@@ -219,6 +277,9 @@ def progress_text(progress: JobProgress) -> str:
             for stage in vertex.active_stages
         ]
         parts.append(f"{vertex.completed_stages} stages, {vertex.completed_tasks} tasks done")
+    if progress.completed_checkpoints or progress.failed_checkpoints:
+        failed = f", {progress.failed_checkpoints} failed" if progress.failed_checkpoints else ""
+        parts.append(f"{progress.completed_checkpoints} checkpoints{failed}")
     return " | ".join(parts)
 
 

@@ -83,13 +83,10 @@ from flinkray.scheduler.checkpoints.request_decider import (
 from flinkray.scheduler.checkpoints.restored_vertices import RestoredVertex
 from flinkray.scheduler.checkpoints.shared_state_registry import SharedStateRegistry
 from flinkray.scheduler.checkpoints.state_assignment import StateAssignment
-from flinkray.scheduler.checkpoints.statistics import (
-    CheckpointsOverview,
-    CheckpointStatsTracker,
-    state_locations,
-)
+from flinkray.scheduler.checkpoints.statistics import CheckpointStatsTracker, state_locations
 from flinkray.scheduler.checkpoints.stop_with_savepoint import StopWithSavepoint
 from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfiguration
+from flinkray.scheduler.reports.checkpoint_statistics import CheckpointsOverview
 from flinkray.scheduler.shared.states import JobStatus
 
 Actions = list[CheckpointAction]
@@ -207,9 +204,9 @@ class CheckpointCoordinator:
         """Whether a checkpoint may be durable, or not."""
         return self._storing is not None
 
-    def overview(self, now: float) -> CheckpointsOverview:
+    def overview(self) -> CheckpointsOverview:
         """What people are told."""
-        return self._statistics.overview(list(self._pending.values()), now)
+        return self._statistics.overview(list(self._pending.values()))
 
     # --- the job ----------------------------------------------------------------------------------
 

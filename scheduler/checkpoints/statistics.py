@@ -1,65 +1,25 @@
-"""What people are told of a job's checkpoints."""
+"""What is counted of a job's checkpoints, for people."""
 
 from __future__ import annotations
 
 from collections import deque
-from enum import Enum
 
 from flinkray.checkpoint.handles import FileState, StateLocation
 from flinkray.checkpoint.metadata import CheckpointMetadata
-from flinkray.core.message import message, register
+from flinkray.core.error_text import sendable
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
 from flinkray.scheduler.checkpoints.pending_checkpoint import PendingCheckpoint
 from flinkray.scheduler.checkpoints.shared_state_registry import SharedStateRegistry
+from flinkray.scheduler.reports.checkpoint_statistics import (
+    CheckpointsOverview,
+    CheckpointStatistics,
+    CheckpointStatus,
+)
 
 HISTORY = 10
 """Checkpoints that are over and still shown; as Flink's ``web.checkpoints.history``."""
-
-
-@register
-class CheckpointStatus(Enum):
-    """How far a checkpoint is."""
-
-    IN_PROGRESS = "IN_PROGRESS"
-    COMPLETED = "COMPLETED"
-    FAILED = "FAILED"
-
-
-@message
-class CheckpointStatistics:
-    """One checkpoint or savepoint.  Times are seconds, sizes bytes."""
-
-    checkpoint_id: int
-    status: CheckpointStatus
-    is_savepoint: bool
-    timestamp: int
-    """When it was triggered: milliseconds since 1970."""
-    duration: float
-    number_of_subtasks: int
-    """That were to acknowledge it."""
-    acknowledged_subtasks: int
-    state_size: int = 0
-    checkpointed_size: int = 0
-    """Without what earlier checkpoints had written."""
-    path: str | None = None
-    failure: str | None = None
-
-
-@message
-class CheckpointsOverview:
-    """All checkpoints of a job, since this JobMaster runs it."""
-
-    in_progress: int
-    completed: int
-    failed: int
-    restored: int
-    latest_completed: CheckpointStatistics | None
-    latest_savepoint: CheckpointStatistics | None
-    latest_failed: CheckpointStatistics | None
-    latest_restored: int | None
-    """Its id."""
-    history: tuple[CheckpointStatistics, ...]
-    """Newest first; those in progress before all others."""
+_LONGEST = 1024
+"""Bytes of a failure's text, as so many of them travel together."""
 
 
 class CheckpointStatsTracker:
@@ -100,7 +60,9 @@ class CheckpointStatsTracker:
     def failed(self, pending: PendingCheckpoint, failure: str, now: float) -> None:
         """It had an id; what fails before that is only counted."""
         self._failed += 1
-        statistics = _statistics(pending, CheckpointStatus.FAILED, now, failure=failure)
+        statistics = _statistics(
+            pending, CheckpointStatus.FAILED, now, failure=sendable(failure, _LONGEST)
+        )
         self._latest_failed = statistics
         self._history.appendleft(statistics)
 
@@ -111,8 +73,8 @@ class CheckpointStatsTracker:
         self._restored += 1
         self._latest_restored = checkpoint_id
 
-    def overview(self, pending: list[PendingCheckpoint], now: float) -> CheckpointsOverview:
-        running = [_statistics(each, CheckpointStatus.IN_PROGRESS, now) for each in pending]
+    def overview(self, pending: list[PendingCheckpoint]) -> CheckpointsOverview:
+        running = [_statistics(each, CheckpointStatus.IN_PROGRESS) for each in pending]
         return CheckpointsOverview(
             len(running),
             self._completed,
@@ -140,7 +102,7 @@ def state_locations(metadata: CheckpointMetadata) -> list[StateLocation]:
 def _statistics(
     pending: PendingCheckpoint,
     status: CheckpointStatus,
-    now: float,
+    over_at: float | None = None,
     state_size: int = 0,
     checkpointed_size: int = 0,
     path: str | None = None,
@@ -151,7 +113,7 @@ def _statistics(
         status,
         pending.properties.is_savepoint,
         pending.timestamp,
-        now - pending.begun_at,
+        None if over_at is None else over_at - pending.begun_at,
         len(pending.plan.running),
         pending.number_acknowledged,
         state_size,

@@ -34,7 +34,6 @@ from flinkray.scheduler.checkpoints.messages import (
     DeclineCheckpoint,
     TriggerCheckpoint,
 )
-from flinkray.scheduler.checkpoints.statistics import CheckpointsOverview
 from flinkray.scheduler.execution.execution_graph import ExecutionGraph, ExecutionJobVertex
 from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfiguration
 from flinkray.scheduler.graph.job_graph import JobGraph
@@ -67,6 +66,7 @@ from flinkray.scheduler.job.transitions import (
     SnapshotRequested,
     StatusEntered,
 )
+from flinkray.scheduler.reports.checkpoint_statistics import CheckpointsOverview
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import WorkerLocation
 from flinkray.scheduler.shared.states import ExecutionState
@@ -89,7 +89,7 @@ class NoCheckpoints:
     def recovered(self, checkpoints: Iterable[CompletedCheckpoint]) -> None:
         """What an earlier JobMaster has left."""
 
-    def overview(self, now: float) -> CheckpointsOverview | None:
+    def overview(self) -> CheckpointsOverview | None:
         """What people are told; None: there is nothing to tell."""
         return None
 
@@ -196,9 +196,9 @@ class Checkpoints(NoCheckpoints):
         """What an earlier JobMaster has left; before the job is started."""
         self._coordinator.recovered(checkpoints)
 
-    def overview(self, now: float) -> CheckpointsOverview | None:
+    def overview(self) -> CheckpointsOverview | None:
         """What people are told."""
-        return self._coordinator.overview(now)
+        return self._coordinator.overview()
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from flinkray.scheduler.job.job_scheduler_actions import JobStatusChanged
 from flinkray.scheduler.job.job_status_machine import JobStatusMachine
 from flinkray.scheduler.job.transition_loop import Step
 from flinkray.scheduler.job.transitions import StatusEntered
+from flinkray.scheduler.reports.checkpoint_statistics import CheckpointsOverview
 from flinkray.scheduler.reports.exception_history import ExceptionHistory
 from flinkray.scheduler.reports.job_info import (
     ExceptionEntry,
@@ -99,6 +100,7 @@ class JobRecord:
         pending_reason: str | None,
         worker_group: WorkerGroupId | None,
         warnings: tuple[str, ...],
+        checkpoints: CheckpointsOverview | None,
     ) -> JobDetails:
         """The job as clients see it."""
         times = {s.name: at + self.epoch_offset for s, at in self._machine.entered.items()}
@@ -116,6 +118,7 @@ class JobRecord:
             worker_group=worker_group,
             plan=self._plan,
             warnings=warnings,
+            checkpoints=checkpoints,
         )
 
     def overview(self, tasks: dict[str, int]) -> JobOverview:

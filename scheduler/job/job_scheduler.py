@@ -21,7 +21,6 @@ from flinkray.core.ids import (
 from flinkray.core.kv_states import KvStateRegistration
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
 from flinkray.scheduler.checkpoints.messages import CheckpointAnswer
-from flinkray.scheduler.checkpoints.statistics import CheckpointsOverview
 from flinkray.scheduler.execution.execution_graph import (
     Execution,
     ExecutionGraph,
@@ -326,10 +325,6 @@ class JobScheduler:
         self._loop.run("checkpoint_told", now, (event,))
         return self._outbox.take()
 
-    def checkpoints_overview(self, now: float) -> CheckpointsOverview | None:
-        """What people are told; None: the job takes none."""
-        return self._checkpoints.overview(now)
-
     # --- coordinators -----------------------------------------------------------------------------
 
     def coordinator_started(
@@ -537,7 +532,9 @@ class JobScheduler:
             for vertex, progress in self._with_progress()
         )
         group, warnings = self._coordinators.worker_group, self._checkpoints.warnings
-        return self._job.details(vertices, self._why_pending(), group, warnings)
+        return self._job.details(
+            vertices, self._why_pending(), group, warnings, self._checkpoints.overview()
+        )
 
     def places_of_streams(self) -> tuple[ResourceID, ...]:
         """The TaskExecutors of stream tasks that may run: to be asked before :meth:`details`."""
@@ -545,6 +542,7 @@ class JobScheduler:
 
     def progress(self) -> JobProgress:
         """How far the job is."""
+        checkpoints = self._checkpoints.overview()
         return JobProgress(
             self._graph.job_graph.job_id,
             self._graph.job_graph.name,
@@ -553,6 +551,8 @@ class JobScheduler:
             self._why_pending(),
             tuple(vertex_progress(*each) for each in self._with_progress()),
             self._checkpoints.warnings,
+            None if checkpoints is None else checkpoints.completed,
+            0 if checkpoints is None else checkpoints.failed,
         )
 
     def exceptions(self) -> tuple[ExceptionEntry, ...]:

@@ -1,3 +1,10 @@
 """What users are told about jobs and about the cluster."""
 
-__all__ = ["exception_history", "execution_info", "execution_table", "job_info", "json_plan"]
+__all__ = [
+    "checkpoint_statistics",
+    "exception_history",
+    "execution_info",
+    "execution_table",
+    "job_info",
+    "json_plan",
+]

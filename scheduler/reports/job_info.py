@@ -10,6 +10,7 @@ from flinkray.core.ids import JobID, JobVertexID, TriggerID, WorkerGroupId
 from flinkray.core.message import message
 from flinkray.core.resources import ResourceProfile
 from flinkray.core.schema import stored, with_defaults
+from flinkray.scheduler.reports.checkpoint_statistics import CheckpointsOverview
 from flinkray.scheduler.reports.execution_info import ExecutionInfo
 from flinkray.scheduler.reports.execution_table import ExecutionTable
 from flinkray.scheduler.shared.io_metrics import IOMetrics
@@ -72,7 +73,7 @@ class VertexInfo:
     """How many these are."""
 
 
-@stored("JobDetails", version=2, migrations={1: with_defaults})
+@stored("JobDetails", version=3, migrations={1: with_defaults, 2: with_defaults})
 @message
 class JobDetails:
     """All that a client may want to know of a job."""
@@ -94,6 +95,8 @@ class JobDetails:
     """JSON, in the shape of Flink's."""
     warnings: tuple[str, ...] = ()
     """What its users should mend, though it runs."""
+    checkpoints: CheckpointsOverview | None = None
+    """None: it takes none."""
 
     def without_executions(self) -> JobDetails:
         """For jobs so large that even :class:`ExecutionTable` is too much for one message."""
@@ -117,6 +120,7 @@ class JobDetails:
             pending_reason=None,
             plan="",
             warnings=(),
+            checkpoints=None,
         )
 
 
@@ -148,10 +152,14 @@ class JobProgress:
     """None, while and after no JobMaster runs it."""
     warnings: tuple[str, ...] = ()
     """As in :class:`JobDetails`."""
+    completed_checkpoints: int | None = None
+    """With savepoints; None: it takes none, or none is known."""
+    failed_checkpoints: int = 0
 
     @classmethod
     def of(cls, details: JobDetails) -> JobProgress:
         """Of a job that no JobMaster runs."""
+        checkpoints = details.checkpoints
         return cls(
             details.job_id,
             details.name,
@@ -159,6 +167,8 @@ class JobProgress:
             details.restarts,
             details.pending_reason,
             warnings=details.warnings,
+            completed_checkpoints=None if checkpoints is None else checkpoints.completed,
+            failed_checkpoints=0 if checkpoints is None else checkpoints.failed,
         )
 
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -22,6 +22,11 @@ from flinkray.client.ray_runtime import ClusterNotFoundError, join_ray
 from flinkray.core.config import Configuration
 from flinkray.core.errors import RpcConnectionError
 from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID, WorkerGroupId
+from flinkray.scheduler.reports.checkpoint_statistics import (
+    CheckpointsOverview,
+    CheckpointStatistics,
+    CheckpointStatus,
+)
 from flinkray.scheduler.reports.execution_info import ExecutionInfo
 from flinkray.scheduler.reports.job_info import (
     ExceptionEntry,
@@ -491,6 +496,55 @@ def test_python_tasks_are_not_said_to_be_spark() -> None:
     far = VertexProgress("words", 1, {"RUNNING": 1})
     progress = replace(JobProgress.of(details), vertices=(far,))
     assert cli_output.progress_text(progress) == "RUNNING | restart 1 | 1/1 tasks of words"
+
+
+def _checkpoint(
+    checkpoint_id: int, status: CheckpointStatus, duration: float | None, **others: Any
+) -> CheckpointStatistics:
+    at = 1_700_000_000_000 + checkpoint_id
+    return CheckpointStatistics(checkpoint_id, status, False, at, duration, 4, 3, **others)
+
+
+def test_details_show_how_checkpoints_go() -> None:
+    """The last of each kind; with --verbose the newest few, one by one."""
+    running = _checkpoint(9, CheckpointStatus.IN_PROGRESS, None)
+    path = "/checkpoints/chk-8/_metadata"
+    complete = _checkpoint(
+        8, CheckpointStatus.COMPLETED, 0.25, state_size=2048, checkpointed_size=512, path=path
+    )
+    failed = _checkpoint(7, CheckpointStatus.FAILED, 61.0, failure="checkpoint 7: no room")
+    saved = replace(complete, checkpoint_id=6, is_savepoint=True, path="/s/_metadata")
+    told = CheckpointsOverview(
+        1, 5, 2, 3, complete, saved, failed, 4, (running, complete, failed, saved)
+    )
+    details = replace(_DETAILS, checkpoints=told)
+    at = cli_output.format_time(1_700_000_000)
+    text = cli_output.job_details(details, now=75.0)
+    for line in (
+        "checkpoints 5 completed, 2 failed, 1 in progress, restored 3 times, last from 4",
+        f"  latest    8 at {at}, took 0.2 s, 2k, 512b of it new: {path}",
+        f"  savepoint 6 at {at}, took 0.2 s, 2k, 512b of it new: /s/_metadata",
+        f"  failed    7 at {at}: checkpoint 7: no room",
+    ):
+        assert line in text.splitlines()
+    long = [
+        line.split() for line in cli_output.job_details(details, 75.0, verbose=True).splitlines()
+    ]
+    time = at.split()
+    for row in (
+        ["9", "checkpoint", "IN_PROGRESS", *time, "-", "3/4", "-", "-"],
+        ["8", "checkpoint", "COMPLETED", *time, "0.2", "s", "3/4", "2k", "512b"],
+        ["7", "checkpoint", "FAILED", *time, "1", "min", "1", "s", "3/4", "-", "-"],
+        ["6", "savepoint", "COMPLETED", *time, "0.2", "s", "3/4", "2k", "512b"],
+    ):
+        assert row in long
+    progress = cli_output.progress_text(JobProgress.of(replace(details, pending_reason=None)))
+    assert progress == "RUNNING | restart 1 | 5 checkpoints, 2 failed"
+
+
+def test_job_without_checkpoints_shows_none() -> None:
+    assert "checkpoints" not in cli_output.job_details(_DETAILS, now=75.0)
+    assert "checkpoints" not in cli_output.progress_text(JobProgress.of(_DETAILS))
 
 
 _NUMBERS = VertexInfo(

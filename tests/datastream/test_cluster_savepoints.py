@@ -287,3 +287,10 @@ def test_a_savepoint_is_kept_as_long_as_the_job_needs_it_that_drops_state_of_it(
     assert "tally" in SavepointReader(str(taken)).operators
     assert "tally" not in SavepointReader(path).operators
     assert job.details().restarts == 0
+    told = job.details().checkpoints
+    assert told is not None
+    assert told.latest_savepoint is not None
+    assert told.latest_savepoint.path == str(Path(path) / "_metadata")
+    assert told.restored == 1
+    assert told.latest_completed is not None
+    assert told.latest_completed.state_size > 0

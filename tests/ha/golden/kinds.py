@@ -67,6 +67,11 @@ from flinkray.scheduler.graph.job_graph import (
     SchedulerMode,
 )
 from flinkray.scheduler.graph.vertex_operator import VertexOperator
+from flinkray.scheduler.reports.checkpoint_statistics import (
+    CheckpointsOverview,
+    CheckpointStatistics,
+    CheckpointStatus,
+)
 from flinkray.scheduler.reports.execution_info import ExecutionInfo
 from flinkray.scheduler.reports.execution_table import ExecutionTable
 from flinkray.scheduler.reports.job_info import (
@@ -193,6 +198,31 @@ def _execution(number: int, state: ExecutionState) -> ExecutionInfo:
     )
 
 
+def _checkpoints() -> CheckpointsOverview:
+    at = int(BEGIN * 1000)
+    complete = CheckpointStatistics(
+        3,
+        CheckpointStatus.COMPLETED,
+        False,
+        at,
+        0.5,
+        4,
+        4,
+        1000,
+        100,
+        "/checkpoints/chk-3/_metadata",
+    )
+    failed = CheckpointStatistics(
+        4, CheckpointStatus.FAILED, False, at, 1.5, 4, 3, failure="no room"
+    )
+    saved = CheckpointStatistics(
+        5, CheckpointStatus.COMPLETED, True, at, 2.5, 4, 4, 1000, 1000, "/savepoints/1/_metadata"
+    )
+    running = CheckpointStatistics(6, CheckpointStatus.IN_PROGRESS, False, at, None, 4, 1)
+    history = (running, saved, failed, complete)
+    return CheckpointsOverview(1, 2, 1, 3, complete, saved, failed, 2, history)
+
+
 def archived_job(status: JobStatus) -> ArchivedJob:
     """A job that ended so, with executions in every state, as they are and in columns."""
     executions = tuple(_execution(n, state) for n, state in enumerate(ExecutionState))
@@ -224,6 +254,7 @@ def archived_job(status: JobStatus) -> ArchivedJob:
         exceptions=(ExceptionEntry(BEGIN + 3, "boom", "Traceback ..."),),
         worker_group=WorkerGroupId("cd" * 16),
         plan='{"nodes": []}',
+        checkpoints=_checkpoints(),
     )
     result = JobResult(
         JOB,

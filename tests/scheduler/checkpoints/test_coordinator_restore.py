@@ -82,7 +82,7 @@ def test_a_global_failover_takes_tasks_coordinators_and_hooks_back() -> None:
         RestoreCoordinators(1, {"a": InlineState(b"cut"), "b": None}, 1),
         RestoreMasterHooks(1, {"h": b"m", "i": None}),
     ]
-    told = job.coordinator.overview(0.0)
+    told = job.coordinator.overview()
     assert (told.restored, told.latest_restored) == (1, 1)
 
 

@@ -117,7 +117,7 @@ def test_when_the_first_gets_no_id_those_that_wait_are_begun() -> None:
     assert "the counter is gone" in str(actions[0])
     assert only(job.prepare(actions), TriggerTasks)
     assert job.coordinator.preparation_failed(number, "again", 0.0) == []
-    assert job.coordinator.overview(0.0).failed == 1
+    assert job.coordinator.overview().failed == 1
 
 
 def test_ids_that_do_not_rise_are_refused_and_timestamps_never_fall() -> None:

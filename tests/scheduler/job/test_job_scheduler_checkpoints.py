@@ -221,7 +221,7 @@ def test_too_many_failures_of_checkpoints_are_a_failure_of_the_job() -> None:
 def test_job_that_takes_none_answers_so() -> None:
     tasks = stream(a=1).run()
     assert not tasks.scheduler.takes_checkpoints
-    assert tasks.scheduler.checkpoints_overview(0.0) is None
+    assert tasks.scheduler.details().checkpoints is None
     actions = tasks.tell("checkpoint_told", t.SnapshotRequested(7, None))
     finished = one(actions, SnapshotFinished)
     assert finished.request_id == 7
@@ -248,7 +248,7 @@ def test_overview_is_that_of_the_coordinator() -> None:
     tasks.take()
     tasks.trigger()
     assert tasks.scheduler.takes_checkpoints
-    overview = tasks.scheduler.checkpoints_overview(tasks.now)
+    overview = tasks.scheduler.details().checkpoints
     assert overview is not None
     assert (overview.completed, overview.in_progress) == (1, 1)
 
@@ -358,7 +358,7 @@ def test_pending_checkpoint_is_given_up_by_a_failure_and_none_begins_until_tasks
     assert error.reason is Reason.NOT_ALL_REQUIRED_TASKS_RUNNING
     tasks.report(list(tasks.tasks), ExecutionState.RUNNING)
     tasks.take()
-    assert tasks.scheduler._checkpoints.overview(0.0).completed == 1  # type: ignore[union-attr]
+    assert tasks.scheduler.details().checkpoints.completed == 1  # type: ignore[union-attr]
 
 
 def test_directory_of_a_checkpoint_is_deleted_when_nobody_writes_to_it_any_more() -> None:
@@ -719,7 +719,7 @@ def test_job_without_an_interval_takes_them_on_request_only() -> None:
     tasks = running(checkpoints=CheckpointConfiguration())
     assert only(tasks.log, StartCheckpointTimer) == []
     tasks.take()
-    assert tasks.scheduler.checkpoints_overview(0.0).completed == 1  # type: ignore[union-attr]
+    assert tasks.scheduler.details().checkpoints.completed == 1  # type: ignore[union-attr]
 
 
 def test_state_of_tasks_is_not_kept_in_the_transcript() -> None:
