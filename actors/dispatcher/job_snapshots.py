@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from flinkray.actors.dispatcher.managed_job import ManagedJob
 from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken
 from flinkray.checkpoint.errors import CheckpointNotFoundError
-from flinkray.checkpoint.storage import dispose_savepoint, metadata_path
+from flinkray.checkpoint.storage import dispose_savepoint, metadata_path, read_metadata
 from flinkray.core.config import Configuration
 from flinkray.core.errors import FencingTokenError, JobStateError, RpcError
 from flinkray.core.ids import DispatcherId, JobID
@@ -56,28 +56,29 @@ class JobSnapshots:
             location = metadata_path(path)
         except ValueError as error:
             raise CheckpointNotFoundError(path, f"it is no path of a savepoint: {error}") from error
+        service = self._dispatcher.rpc_service
+        taken_of = (await service.run_blocking(read_metadata, location)).job_id
         for job in tuple(self._jobs.values()):
-            if await self._needs(job, location):
+            if await self._may_need(job, location, taken_of):
                 raise JobStateError(
                     job.job_id,
                     f"it would go on from {path} after a failure: wait until it has taken a "
                     "checkpoint of its own, take one (flinkray checkpoint trigger), or cancel it",
                 )
-        await self._dispatcher.rpc_service.run_blocking(dispose_savepoint, location)
+        await service.run_blocking(dispose_savepoint, location)
 
-    async def _needs(self, job: ManagedJob, location: str) -> bool:
-        """Whether a job would go on from that savepoint; it may as long as nobody can tell."""
+    async def _may_need(self, job: ManagedJob, location: str, taken_of: JobID) -> bool:
+        """Whether a job would go on from that savepoint.  As long as nobody can tell, one may that
+        was given it, and one that was to be stopped with it."""
         if job.outcome is not None:
             return False
+        if job.gateway is not None:
+            try:
+                return await job.gateway.request_savepoint_in_use() == location
+            except (RpcError, JobStateError) as error:
+                log.info("job %s: which savepoint it needs is not known: %s", job.job_id, error)
         given = Configuration(job.graph.configuration).get(STATE_RECOVERY_PATH)
-        is_given = given is not None and metadata_path(given) == location
-        if job.gateway is None:
-            return is_given
-        try:
-            return await job.gateway.request_savepoint_in_use() == location
-        except RpcError as error:
-            log.info("job %s: which savepoint it needs is not known: %s", job.job_id, error)
-            return is_given
+        return job.job_id == taken_of or (given is not None and metadata_path(given) == location)
 
 
 def taken_at_the_end(result: JobResult, request: SnapshotRequest) -> SnapshotTaken:

@@ -207,7 +207,11 @@ class JobMasterGateway(CoordinatorListenerGateway, KvStateRegistryGateway, KvSta
     @abstractmethod
     async def request_savepoint_in_use(self) -> str | None:
         """The metadata of the savepoint that the job would go on from after a failure; None: it has
-        a checkpoint of its own, or would begin anew."""
+        a checkpoint of its own, or would begin anew.
+
+        Raises:
+            JobStateError: that is not known yet.
+        """
 
     @abstractmethod
     async def cancel(self, dispatcher_id: DispatcherId) -> None: ...

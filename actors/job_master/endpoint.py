@@ -45,7 +45,7 @@ from flinkray.actors.shared.settings import (
 from flinkray.checkpoint.errors import CheckpointStorageError
 from flinkray.core.clock import Clock
 from flinkray.core.config import Configuration
-from flinkray.core.errors import FlinkRayError, RpcError
+from flinkray.core.errors import FlinkRayError, JobStateError, RpcError
 from flinkray.core.ids import (
     AllocationID,
     DispatcherId,
@@ -193,6 +193,8 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
 
         self._tasks_ended: asyncio.Future[None] = rpc_service.loop.create_future()
         """The job has ended here, be it that another JobMaster is to run it."""
+        self._has_begun = False
+        """Whether it is known what the job goes on from."""
         self._is_over = False
         """Whether the job has ended for good, and the Dispatcher knows it."""
 
@@ -231,6 +233,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         await self._slots.pool.start()
         if self._scheduler.takes_checkpoints and not await self._has_recovered():
             return
+        self._has_begun = True
         self._apply(self._scheduler.start(self._now))
 
     async def _has_recovered(self) -> bool:
@@ -478,6 +481,8 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         return await self._snapshots.take(request)
 
     async def request_savepoint_in_use(self) -> str | None:
+        if not self._has_begun:
+            raise JobStateError(self._job_id, "what it begins with is not read yet")
         return self._scheduler.savepoint_in_use
 
     async def cancel(self, dispatcher_id: DispatcherId) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flinkray.actors.job_master import stored_checkpoints
 from flinkray.checkpoint.errors import CheckpointNotFoundError
+from flinkray.checkpoint.metadata import CheckpointMetadata
+from flinkray.checkpoint.storage import read_whole
 from flinkray.core.errors import (
     JobError,
     JobExecutionError,
@@ -294,3 +298,31 @@ def test_a_savepoint_is_kept_as_long_as_the_job_needs_it_that_drops_state_of_it(
     assert told.restored == 1
     assert told.latest_completed is not None
     assert told.latest_completed.state_size > 0
+
+
+def test_a_savepoint_is_kept_that_a_job_has_not_read_yet(
+    cluster: ThreadedCluster, taken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E2E-06: its JobMaster has registered, and does not know yet what the job begins with."""
+    copy = tmp_path / "copy"
+    shutil.copytree(taken, copy)
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def held(location: str) -> CheckpointMetadata:
+        begun.set()
+        assert goes_on.wait(60)
+        return read_whole(location)
+
+    monkeypatch.setattr(stored_checkpoints, "read_whole", held)
+    env = from_savepoint(on(cluster, tmp_path / "checkpoints"), str(copy))
+    program(env).print()
+    job = cluster.client.job(env.execute_async().get_job_id())
+    try:
+        assert begun.wait(60)
+        wait_until(lambda: bool(job.details().vertices), 30, "its JobMaster is known")
+        with pytest.raises(JobStateError, match=f"it would go on from {copy} after a failure"):
+            cluster.client.dispose_savepoint(str(copy))
+    finally:
+        goes_on.set()
+    wait_until(lambda: job.status().name == "RUNNING", 30, "the job runs")
+    job.cancel()

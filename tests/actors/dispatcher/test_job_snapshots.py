@@ -1,17 +1,29 @@
-"""What is answered for snapshots of a job that has ended."""
+"""What is answered for snapshots of a job that has ended, and which savepoints may be deleted."""
 
 from __future__ import annotations
 
+import asyncio
 import re
+from pathlib import Path
 
 import pytest
 
-from flinkray.actors.dispatcher.job_snapshots import taken_at_the_end
+from flinkray.actors.dispatcher.job_snapshots import JobSnapshots, taken_at_the_end
+from flinkray.actors.dispatcher.managed_job import ManagedJob
+from flinkray.actors.gateways import JobMasterGateway
+from flinkray.actors.gateways.messages import ArchivedJob
 from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken, SnapshotType
-from flinkray.core.errors import JobStateError
-from flinkray.core.ids import JobID, TriggerID
+from flinkray.checkpoint.metadata import CheckpointMetadata, SnapshotKind
+from flinkray.checkpoint.storage import write_metadata
+from flinkray.core.errors import JobStateError, RpcTimeoutError
+from flinkray.core.ids import DispatcherId, JobID, LeaderSessionID, TriggerID
+from flinkray.core.job_options import STATE_RECOVERY_PATH
+from flinkray.rpc import FencedRpcEndpoint, LocalNetwork, LocalRpcService
+from flinkray.scheduler.execution.restart_strategy import new_restart_strategy
+from flinkray.scheduler.graph.job_graph import JobGraph, NoRestart
 from flinkray.scheduler.reports.job_info import JobResult
 from flinkray.scheduler.shared.states import JobStatus
+from flinkray.testing import TestingGateway
 
 STOP = SnapshotRequest(TriggerID(b"\1" * 16), SnapshotType.SUSPEND_WITH_SAVEPOINT)
 ENDED = JobResult(JobID(bytes(16)), "a job", JobStatus.FINISHED, 1.0)
@@ -41,3 +53,94 @@ def test_another_request_is_refused(result: JobResult, kind: SnapshotType, text:
     request = SnapshotRequest(TriggerID(b"\2" * 16), kind)
     with pytest.raises(JobStateError, match=re.escape(f"it has ended (FINISHED): {text}") + "$"):
         taken_at_the_end(result, request)
+
+
+# --- the end of savepoints ------------------------------------------------------------------------
+
+OF_JOB, OTHER = JobID(b"\1" * 16), JobID(b"\2" * 16)
+SILENT, NOT_YET = "a JobMaster that is silent", "one that has not read what it begins with"
+NONE, OTHERS = "none", "one that needs another savepoint"
+NEEDS, HAS_OWN = "one that needs it", "one that has a checkpoint"
+
+
+@pytest.fixture
+def savepoint(tmp_path: Path) -> str:
+    """The directory of one that was taken of the first job."""
+    directory = tmp_path / "savepoint-1"
+    metadata = CheckpointMetadata(OF_JOB, 1, 0, SnapshotKind.SAVEPOINT, ())
+    write_metadata(str(directory), metadata)
+    return str(directory)
+
+
+def managed(job_id: JobID, savepoint: str, *, is_given: bool, job_master: str) -> ManagedJob:
+    graph = JobGraph(
+        job_id, "a job", (), configuration={STATE_RECOVERY_PATH.key: savepoint} if is_given else {}
+    )
+    loop = asyncio.get_running_loop()
+    job = ManagedJob(
+        graph, 0.0, new_restart_strategy(NoRestart()), loop.create_future(), loop.create_future()
+    )
+    if job_master != NONE:
+        asked = TestingGateway(JobMasterGateway).on(JobMasterGateway.request_savepoint_in_use)
+        job.gateway = {
+            SILENT: lambda: asked.raising(RpcTimeoutError("request_savepoint_in_use")),
+            NOT_YET: lambda: asked.raising(JobStateError(job_id, "not read yet")),
+            NEEDS: lambda: asked.returning(f"{savepoint}/_metadata"),
+            HAS_OWN: lambda: asked.returning(None),
+            OTHERS: lambda: asked.returning(f"{savepoint}-another/_metadata"),
+        }[job_master]().gateway
+    return job
+
+
+def is_there(savepoint: str) -> bool:
+    return Path(savepoint).exists()
+
+
+async def dispose(savepoint: str, *jobs: ManagedJob) -> None:
+    network = LocalNetwork()
+    service = LocalRpcService("dispatcher", network)
+    token = DispatcherId.of(LeaderSessionID.standalone())
+    dispatcher = FencedRpcEndpoint(service, "dispatcher", token)
+    dispatcher.start()
+    try:
+        await JobSnapshots(dispatcher, {job.job_id: job for job in jobs}).dispose(savepoint)
+    finally:
+        await network.close()
+
+
+@pytest.mark.parametrize(
+    ("job_id", "is_given", "job_master", "is_needed"),
+    [
+        (OTHER, True, NEEDS, True),
+        (OTHER, True, HAS_OWN, False),
+        (OTHER, True, NONE, True),
+        (OTHER, True, SILENT, True),
+        (OTHER, True, NOT_YET, True),
+        (OTHER, False, NONE, False),
+        (OTHER, False, NOT_YET, False),
+        (OF_JOB, False, NEEDS, True),
+        (OF_JOB, False, HAS_OWN, False),
+        (OF_JOB, False, OTHERS, False),
+        (OF_JOB, False, NONE, True),
+        (OF_JOB, False, SILENT, True),
+        (OF_JOB, False, NOT_YET, True),
+    ],
+)
+async def test_a_savepoint_is_kept_that_a_job_needs_or_may_need(
+    job_id: JobID, is_given: bool, job_master: str, is_needed: bool, savepoint: str
+) -> None:
+    """A job was given it, or was to be stopped with it, did not stop, and goes on from it."""
+    job = managed(job_id, savepoint, is_given=is_given, job_master=job_master)
+    if is_needed:
+        with pytest.raises(JobStateError, match=f"would go on from {savepoint} after a failure"):
+            await dispose(savepoint, job)
+    else:
+        await dispose(savepoint, job)
+    assert is_there(savepoint) is is_needed
+
+
+async def test_a_job_that_has_ended_needs_no_savepoint(savepoint: str) -> None:
+    job = managed(OF_JOB, savepoint, is_given=True, job_master=NEEDS)
+    job.outcome = ArchivedJob(ENDED, job.details())
+    await dispose(savepoint, job)
+    assert not is_there(savepoint)
