@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flinkray.core.key_groups import key_group_range
+from flinkray.core.key_groups import KeyGroupRange, key_group_range
 from flinkray.state.keys import key_group_of
 from flinkray.streaming.operators.operator import (
     OperatorState,
@@ -63,14 +63,24 @@ class Subtasks:
             if len(mine):
                 part = columns.take(mine)
                 if as_rows:
-                    harness.process(*part.to_block().values, on=on)
+                    block = part.to_block()
+                    harness.process(*block.values, at=block.timestamps, on=on)
                 else:
                     harness.process_columns(part, on=on)
 
-    def watermark(self, timestamp: int) -> None:
-        for harness in self._harnesses:
-            for on in range(len(self._keys)):
-                harness.watermark(timestamp, on=on)
+    def watermark(self, timestamp: int, subtask: int | None = None) -> KeyGroupRange:
+        """At all subtasks or, where others on the way are overtaken by a barrier, at one; gives the
+        key groups for which time goes on."""
+        for number, harness in enumerate(self._harnesses):
+            if subtask in (None, number):
+                for on in range(len(self._keys)):
+                    harness.watermark(timestamp, on=on)
+        return KeyGroupRange(0, GROUPS - 1) if subtask is None else self._ranges[subtask]
+
+    @property
+    def parallelism(self) -> int:
+        """How many there are."""
+        return len(self._harnesses)
 
     def records(self) -> list[tuple[Any, int | None]]:
         """Of all, since the last call."""

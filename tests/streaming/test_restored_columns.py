@@ -3,9 +3,6 @@ failures, other parallelism.  Results are those of a naive evaluation."""
 
 from __future__ import annotations
 
-import copy
-from collections import Counter
-from operator import add
 from typing import Any
 
 import numpy as np
@@ -20,9 +17,10 @@ from flinkray.streaming.columnar.keyed_aggregate import KeyedAggregateOperator
 from flinkray.streaming.columnar.panes import ColumnAggregate, PaneTimes
 from flinkray.streaming.columnar.window_aggregate import WindowAggregateOperator
 from flinkray.streaming.columnar.window_operators import WindowBatchesOperator, WindowJoinOperator
-from flinkray.streaming.operators.operator import OperatorState, OperatorStateCapture
+from flinkray.streaming.operators.operator import OperatorStateCapture
 from flinkray.streaming.records.elements import Columns
 from flinkray.streaming.records.keying import Keys
+from tests.streaming.stories import Rolling, Rows, Story, Windows
 from tests.streaming.subtasks_of_one import Subtasks
 
 KEYS = {
@@ -38,6 +36,7 @@ VALUES = {
 OTHERS = {pa.null(): st.none(), pa.string(): st.sampled_from(["x", "y", None])}
 SNAPSHOTS = st.tuples(st.just("snapshot"), st.integers(0, 3), st.booleans())
 RESTORES = st.tuples(st.just("restore"), st.integers(1, 4))
+RESCALES = st.tuples(st.just("rescale"), st.integers(1, 4))
 STORIES = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -65,134 +64,6 @@ def batches(key: pa.DataType, times: bool) -> st.SearchStrategy[Any]:
     return draw()
 
 
-class Story:
-    """Plays one, with a naive evaluator beside it.
-
-    Args:
-        naive: has ``process(columns)``, ``process_watermark(timestamp)``, ``restored()``, and
-            ``results``.
-    """
-
-    def __init__(self, subtasks: Subtasks, naive: Any) -> None:
-        self.subtasks = subtasks
-        self.naive = naive
-        self._watermark = -(10**9)
-        self._checkpoints: dict[int, Checkpoint] = {}
-        """Of the subtasks as they are now."""
-        self._last: Checkpoint | None = None
-        self._number = 0
-        self._first = copy.deepcopy(naive)
-
-    def play(self, *step: Any) -> None:
-        match step:
-            case ("snapshot", ago, is_written_later):
-                self._number += 1
-                since = (
-                    [None, *self._checkpoints][-ago] if 0 < ago <= len(self._checkpoints) else None
-                )
-                captures = self.subtasks.capture(self._number, since)
-                begin = None if since is None else self._checkpoints[since]
-                self._last = Checkpoint(captures, begin, copy.deepcopy(self.naive))
-                if not is_written_later:
-                    self._last.states()
-                self._checkpoints[self._number] = self._last
-            case ("restore", parallelism):
-                self._restore(parallelism)
-            case ("batch", columns):
-                self.subtasks.process(columns)
-                self.naive.process(columns)
-            case ("second", (_, columns)):
-                self.subtasks.process(columns, on=1)
-                self.naive.process_second(columns)
-            case ("rows", (_, columns)):
-                self.subtasks.process(columns, as_rows=True)
-                self.naive.process(columns)
-            case ("watermark", timestamp):
-                timestamp = self._watermark = max(timestamp, self._watermark)
-                self.subtasks.watermark(timestamp)
-                self.naive.process_watermark(timestamp)
-        found, self.naive.results[:], expected = (
-            Counter(map(comparable, self.subtasks.records())),
-            [],
-            Counter(map(comparable, self.naive.results)),
-        )
-        assert found == expected, step
-
-    def _restore(self, parallelism: int) -> None:
-        last = self._last
-        self._checkpoints.clear()
-        if last is None:
-            self.subtasks.restart(parallelism, [])
-        elif parallelism == last.parallelism:
-            self.subtasks.restart(parallelism, last.states(), self._number)
-            self._checkpoints[self._number] = last
-        else:
-            self.subtasks.restart(parallelism, last.states())
-        self.naive = copy.deepcopy(self._first if last is None else last.naive)
-        self.naive.restored()
-        self._watermark = -(10**9)
-
-
-class Checkpoint:
-    """Captures of all subtasks, and those that they are about."""
-
-    def __init__(
-        self, captures: list[OperatorStateCapture], begin: Checkpoint | None, naive: Any
-    ) -> None:
-        self._captures = captures
-        self._begin = begin
-        self.naive = naive
-        self._parts: list[list[OperatorState]] | None = None
-
-    @property
-    def parallelism(self) -> int:
-        return len(self._captures)
-
-    def parts(self) -> list[list[OperatorState]]:
-        """Of each subtask: a whole snapshot, and changes after it."""
-        if self._parts is None:
-            begin = [[] for _ in self._captures] if self._begin is None else self._begin.parts()
-            self._parts = [
-                [capture.write()] if capture.is_whole else [*before, capture.write()]
-                for before, capture in zip(begin, self._captures, strict=True)
-            ]
-        return self._parts
-
-    def states(self) -> list[OperatorState]:
-        """Operator state is always whole."""
-        found = []
-        for parts in self.parts():
-            found += [OperatorState(part.keyed) for part in parts]
-            found.append(OperatorState(None, parts[-1].operator))
-        return found
-
-
-def comparable(record: Any) -> Any:
-    values, time = record
-    return (*values, time)
-
-
-class Rolling:
-    """Every record gives its key's first row with the aggregate so far."""
-
-    def __init__(self, how: str) -> None:
-        self._combine: Any = {"sum": add, "min": min, "max": max}[how]
-        self._kept: dict[Any, list[Any]] = {}
-        self.results: list[Any] = []
-
-    def process(self, columns: Columns) -> None:
-        for row in columns.batch.to_pylist():
-            known = self._kept.get(row["k"])
-            if known is None:
-                self._kept[row["k"]] = [row["k"], row["v"], row["other"]]
-            else:
-                known[1] = self._combine(known[1], row["v"])
-            self.results.append((tuple(self._kept[row["k"]]), None))
-
-    def restored(self) -> None:
-        self.results = []
-
-
 @pytest.mark.parametrize("how", ["sum", "min", "max"])
 @pytest.mark.parametrize("key", KEYS, ids=str)
 @STORIES
@@ -209,40 +80,12 @@ def test_rolling_aggregates_go_on_from_any_snapshot(how: str, key: Any, data: An
         story.play(*step)
 
 
-WATERMARKS = st.tuples(st.just("watermark"), st.integers(-20, 70))
-
-
-class Windows:
-    """Late records count for those of their windows that have not ended."""
-
-    def __init__(self, size: int, slide: int) -> None:
-        self.size, self.slide = size, slide
-        self.watermark = -(10**9)
-        self.open: dict[tuple[int, Any], list[Any]] = {}
-        self.results: list[Any] = []
-
-    def process(self, columns: Columns) -> None:
-        assert columns.timestamps is not None
-        times = columns.timestamps.tolist()
-        for row, time in zip(columns.batch.to_pylist(), times, strict=True):
-            for start in range(time - time % self.slide, time - self.size, -self.slide):
-                if start + self.size - 1 > self.watermark:
-                    self.open.setdefault((start, row["k"]), []).append(row["v"])
-
-    def process_watermark(self, timestamp: int) -> None:
-        self.watermark = max(self.watermark, timestamp)
-        for start, key in sorted(self.open):
-            if start + self.size - 1 <= self.watermark:
-                values = self.open.pop((start, key))
-                self.fire(key, start, values)
-
-    def fire(self, key: Any, start: int, values: list[Any]) -> None:
-        end = start + self.size
-        numbers = len(values), sum(values), min(values), max(values)
-        self.results.append(((key, start, end, *numbers), end - 1))
-
-    def restored(self) -> None:
-        """The watermark is part of the state."""
+TIMES = st.integers(-20, 70)
+WATERMARKS = st.one_of(
+    st.tuples(st.just("watermark"), TIMES, st.none()),
+    st.tuples(st.just("watermark"), TIMES, st.integers(0, 11)),
+)
+"""At all subtasks, or at one."""
 
 
 @pytest.mark.parametrize("key", KEYS, ids=str)
@@ -260,25 +103,11 @@ def test_window_aggregates_go_on_from_any_snapshot(key: Any, data: Any) -> None:
 
     batch = batches(key, True)
     steps = st.lists(
-        st.one_of(batch, batch, WATERMARKS, SNAPSHOTS, SNAPSHOTS, RESTORES), max_size=14
+        st.one_of(batch, batch, WATERMARKS, RESCALES, SNAPSHOTS, SNAPSHOTS, RESTORES), max_size=14
     )
     story = Story(Subtasks(operator, ("k",), data.draw(st.integers(1, 4))), Windows(size, slide))
     for step in data.draw(steps):
         story.play(*step)
-
-
-class Rows(Windows):
-    """Rows are kept, and late ones are told by the watermark since the last failure."""
-
-    def __init__(self) -> None:
-        super().__init__(10, 10)
-        self.second: dict[tuple[int, Any], list[Any]] = {}
-
-    def restored(self) -> None:
-        self.watermark = -(10**9)
-
-    def fire(self, key: Any, start: int, values: list[Any]) -> None:
-        self.results += (((key, value, start, start + 10), start + 9) for value in values)
 
 
 class Joined(Rows):
@@ -294,10 +123,10 @@ class Joined(Rows):
             for other in self.second.get((start, key), []):
                 self.results.append(((key, value, other, start, start + 10), start + 9))
 
-    def process_watermark(self, timestamp: int) -> None:
-        super().process_watermark(timestamp)
+    def time_went_on(self) -> None:
+        super().time_went_on()
         for start, key in list(self.second):
-            if start + 9 <= self.watermark:
+            if start + 9 <= self.watermark(key):
                 del self.second[start, key]
 
 

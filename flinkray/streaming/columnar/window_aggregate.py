@@ -14,6 +14,7 @@ from flinkray.state.descriptors import ListStateDescriptor
 from flinkray.state.keys import KeyHash
 from flinkray.streaming.columnar.conversion import block_to_columns
 from flinkray.streaming.columnar.grouping import Values, start_of, ufunc_of
+from flinkray.streaming.columnar.key_group_watermarks import KeyGroupWatermarks, Stored
 from flinkray.streaming.columnar.panes import (
     COUNT,
     ColumnAggregate,
@@ -29,9 +30,8 @@ from flinkray.streaming.operators.operator import (
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Block, Columns
 from flinkray.streaming.records.keying import Keys
 
-_WATERMARK: ListStateDescriptor[int | tuple[int, int, int]] = ListStateDescriptor("watermark")
-"""Of panes that are kept, earlier windows have ended already: subtask, number of subtasks and
-watermark.  Earlier versions stored the watermark alone."""
+_WATERMARKS: ListStateDescriptor[Stored] = ListStateDescriptor("watermarks")
+"""Of panes that are kept, earlier windows have ended already."""
 
 
 class WindowAggregateOperator(StreamOperator):
@@ -56,20 +56,10 @@ class WindowAggregateOperator(StreamOperator):
         self._panes = Panes(
             self._times, self._aggregates, self.keys, self._table, self.context.name
         )
-        self._watermark = self._restored_watermark()
+        stored = self.operator_state.union_list_state(_WATERMARKS).get()
+        self._ended = KeyGroupWatermarks(self.keyed_state, stored)
+        self._watermark = self._ended.earliest
         self._late = self.context.metrics.counter("numLateRecordsDropped")
-
-    def _restored_watermark(self) -> int:
-        """Its own: where barriers have overtaken it on the way to another subtask, that one had an
-        earlier one, and windows would end here twice.  If there are more or fewer subtasks than
-        before, the earliest."""
-        stored = [
-            one if isinstance(one, tuple) else (-1, 0, one)
-            for one in self.operator_state.union_list_state(_WATERMARK).get()
-        ]
-        me = self.context.subtask_index, self.context.parallelism
-        own = [watermark for *subtask, watermark in stored if tuple(subtask) == me]
-        return min(own or [watermark for _, _, watermark in stored], default=MIN_TIMESTAMP)
 
     # --- records ------------------------------------------------------------------------------
 
@@ -105,6 +95,7 @@ class WindowAggregateOperator(StreamOperator):
             self._watermark = timestamp
             for start in self._windows_that_end(before, timestamp):
                 self._emit(start)
+            self._ended.advance(timestamp)
             self._table.remove_up_to(self._last_pane_before(timestamp))
         self.output.emit_watermark(timestamp)
 
@@ -128,7 +119,7 @@ class WindowAggregateOperator(StreamOperator):
         for pane in panes:
             part = pane.first_values(COUNT)
             counts[: len(part)] += part
-        present = np.flatnonzero(counts)
+        present = self._not_ended(np.flatnonzero(counts), start + size - 1)
         if not len(present):
             return
         columns = [
@@ -143,6 +134,13 @@ class WindowAggregateOperator(StreamOperator):
         timestamps = np.full(len(present), start + size - 1, np.int64)
         batch = pa.RecordBatch.from_arrays(columns, names=names)
         self.output.emit_columns(Columns(batch, timestamps))
+
+    def _not_ended(self, slots: Any, last: int) -> Any:
+        """Those of a window that has not ended for their keys before the last restore."""
+        if self._ended.latest < last:
+            return slots
+        keys = self._table.keys
+        return slots[self._ended.are_before(last, [keys[slot] for slot in slots.tolist()])]
 
     def _result(
         self,
@@ -178,9 +176,7 @@ class WindowAggregateOperator(StreamOperator):
         return len(self._table)
 
     def capture(self, checkpoint_id: int, since: int | None = None) -> OperatorStateCapture:
-        watermark = self._watermark
         # After the last one, nothing is known to have come from a stream that goes on.
-        me = self.context.subtask_index, self.context.parallelism
-        kept = [] if watermark == MAX_TIMESTAMP else [(*me, watermark)]
-        self.operator_state.union_list_state(_WATERMARK).update(kept)
+        kept = [] if self._watermark == MAX_TIMESTAMP else self._ended.stored()
+        self.operator_state.union_list_state(_WATERMARKS).update(kept)
         return super().capture(checkpoint_id, since)

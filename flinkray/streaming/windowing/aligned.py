@@ -7,11 +7,13 @@ That leaves a division, two look-ups and the aggregation for each record and win
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from flinkray.core.values import own, own_all
 from flinkray.state.table import MISSING
 from flinkray.streaming.errors import no_timestamps
+from flinkray.streaming.operators.operator import OperatorState
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, Block
 from flinkray.streaming.records.keying import Keys
 from flinkray.streaming.windowing.assigners import _TimeWindows
@@ -37,6 +39,14 @@ def make_window_operator(spec: WindowSpec, keys: Keys) -> WindowOperator:
 
 class AlignedWindowOperator(WindowOperator):
     """See the module."""
+
+    _may_have_fired = False
+    """Whether windows with contents may have fired already that the watermark has not reached: it
+    begins anew with a restore, and what has fired is kept for late records."""
+
+    def restore(self, states: Sequence[OperatorState], checkpoint_id: int | None = None) -> None:
+        super().restore(states, checkpoint_id)
+        self._may_have_fired = self.spec.allowed_lateness > 0
 
     def open(self) -> None:
         super().open()
@@ -99,8 +109,10 @@ class AlignedWindowOperator(WindowOperator):
         """The first record of a key and window in a block."""
         contents, table, place = self.spec.contents, self.table, (key, window)
         entry = contents.go_on(table, place, value)
-        if entry is MISSING:
+        is_first = entry is MISSING
+        if is_first or self._may_have_fired:
             self._register(key, window)
+        if is_first:
             entry = contents.first(value)
         return entry
 
