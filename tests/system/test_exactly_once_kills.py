@@ -3,22 +3,21 @@ of order, and what was killed goes on from its last checkpoint.
 
 This takes long and is run on request only: ``FLINKRAY_KILLS=20 FLINKRAY_STOPS=2
 FLINKRAY_KILLS_SEED=1 pytest --log-cli-level=INFO tests/system/test_exactly_once_kills.py``.
-``FLINKRAY_KILLS_OF`` chooses sources, sinks, modes and state backends by parts of their names, and
-what is killed: ``FLINKRAY_KILLS_OF=files,unaligned,TaskProcess``.
+``FLINKRAY_KILLS_OF`` chooses sources, sinks, modes and state backends by their names, and what is
+killed: ``FLINKRAY_KILLS_OF=files,postgresql,unaligned,TaskProcess``.
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -27,7 +26,7 @@ import pytest
 
 import flinkray
 from flinkray.client import ClusterClient, JobHandle
-from flinkray.datastream import Configuration, DataStream, StreamExecutionEnvironment
+from flinkray.datastream import Configuration, DataStream, StreamExecutionEnvironment, Types
 from flinkray.testing.waiting import wait_until
 from tests.datastream.numbers import SOURCES
 from tests.datastream.tallies import (
@@ -38,7 +37,9 @@ from tests.datastream.tallies import (
     restarted_from,
     settings,
 )
-from tests.system.observer import kill, live_actors, traces
+from tests.system.kills.from_outside import SINKS, Outside, from_kafka, outside, to_text
+from tests.system.kills.victims import KINDS, Moments, Victims
+from tests.system.observer import traces
 
 KILLS = int(os.environ.get("FLINKRAY_KILLS", "0"))
 STOPS = int(os.environ.get("FLINKRAY_STOPS", "0"))
@@ -66,24 +67,9 @@ CONFIGURATION = {
     "execution.checkpointing.tolerable-failed-checkpoints": "-1",
 }
 COUNT, PER_SECOND = 48_000, 4_000.0
-PAUSE = (0.0, 5.0)
-"""Seconds between two kills."""
-STOPPED = (5.0, 70.0)
-"""Seconds for which a process is stopped."""
-MOST_STOPPED = 2
-"""Processes at the same time."""
 END = 300.0
 """Seconds within which a job ends that nothing happens to any more, also on a busy machine."""
 
-KINDS = (
-    "TaskProcess",
-    "TaskExecutor",
-    "StreamCoordinator",
-    "JobMaster",
-    "SlotPool",
-    "Dispatcher",
-    "ResourceManager",
-)
 MODES = {
     "aligned": {},
     "unaligned": {"execution.checkpointing.unaligned.enabled": "true"},
@@ -92,16 +78,9 @@ MODES = {
         "execution.checkpointing.aligned-checkpoint-timeout": "20 ms",
     },
 }
-BACKENDS: dict[str, dict[str, str]] = {"heap": {}}
-Run = Callable[[DataStream, Path], list[Any]]
-
-
-def collected(results: DataStream, folder: Path) -> list[Any]:
-    return list(results.execute_and_collect())
-
-
-SINKS: dict[str, Run] = {"collected": collected}
-"""Each runs the program that ends with the stream, and gives what came out."""
+BACKENDS = {"heap": {}, "disk": {"state.backend.type": "rocksdb"}}
+COLLECTED, KAFKA = "collected", "kafka"
+PARALLELISM = (1, 2, 4)
 
 
 @dataclass(frozen=True)
@@ -122,23 +101,32 @@ def chosen(names: Sequence[str]) -> list[str]:
     return [name for name in names if name in CHOSEN] or list(names)
 
 
-def settings_in_turn(random: Random) -> Iterator[Setting]:
+def in_turn(random: Random, values: Sequence[Any]) -> Iterator[Any]:
     """All of them, in an order of the seed's, again and again."""
-    parts = [chosen(list(names)) for names in (SOURCES, SINKS, MODES, BACKENDS)]
-    every = [
-        Setting(source, sink, mode, backend, parallelism)
-        for source, sink, mode, backend in itertools.product(*parts)
-        for parallelism in (1, 2, 4)
-    ]
+    shuffled = list(values)
     while True:
-        random.shuffle(every)
-        yield from every
+        random.shuffle(shuffled)
+        yield from shuffled
+
+
+def settings_in_turn(random: Random) -> Iterator[Setting]:
+    """Each source, sink, mode, backend and parallelism is there as often as the others."""
+    of_sources = [*SOURCES, KAFKA]
+    parts = [chosen(list(names)) for names in (of_sources, [COLLECTED, *SINKS], MODES, BACKENDS)]
+    turns = [in_turn(random, part) for part in (*parts, PARALLELISM)]
+    return (Setting(*values) for values in zip(*turns, strict=True))
 
 
 @pytest.fixture(scope="module")
 def streams(ray_cluster: object) -> Iterator[ClusterClient]:
     with flinkray.connect(cluster_id=CLUSTER_ID, configuration=CONFIGURATION) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
+    with outside(tmp_path_factory.mktemp("outside")) as servers:
+        yield servers
 
 
 def the_job(streams: ClusterClient) -> JobHandle:
@@ -148,73 +136,36 @@ def the_job(streams: ClusterClient) -> JobHandle:
     return wait_until(found, 60, "the job")[0]
 
 
-class Victims:
-    """What is killed and stopped, by a seed."""
+def executed(
+    env: StreamExecutionEnvironment,
+    results: DataStream,
+    sink_name: str,
+    there: Outside,
+    folder: Path,
+) -> Callable[[], list[Any]]:
+    """Submitted; gives what came out, when it has ended."""
+    if sink_name == COLLECTED:
+        return partial(list, results.execute_and_collect())
+    sink, written = SINKS[sink_name](there, folder)
+    texts = results.map(to_text, Types.STRING()).uid("texts")
+    if sink_name == "postgresql":
+        texts = texts.map(lambda text: (text,)).uid("rows")
+    texts.sink_to(sink).uid("results")
+    job = env.execute_async(folder.name)
 
-    def __init__(self, random: Random) -> None:
-        self._random = random
-        self._kinds = chosen(KINDS)
-        self.killed: list[str] = []
-        self.stopped: list[str] = []
-        self._now_stopped: dict[int, threading.Timer] = {}
-        self._lock = threading.Lock()
+    def read() -> list[Any]:
+        job.get_job_execution_result().result()
+        return written()
 
-    @property
-    def is_over(self) -> bool:
-        return len(self.killed) >= KILLS and len(self.stopped) >= STOPS
-
-    def next(self) -> None:
-        """Kill or stop a process, if one is there."""
-        there: dict[str, list[int]] = {}
-        for actor in live_actors():
-            if actor.namespace == NAMESPACE and actor.pid and actor.kind in self._kinds:
-                there.setdefault(actor.kind, []).append(actor.pid)
-        if not there:
-            return
-        kind = self._random.choice(sorted(there))
-        pid = self._random.choice(there[kind])
-        kills, stops = KILLS - len(self.killed), STOPS - len(self.stopped)
-        if self._random.randrange(kills + stops) < kills:
-            with suppress(ProcessLookupError):
-                kill(pid)
-                self.killed.append(kind)
-                log.info("kill %d: %s %d", len(self.killed), kind, pid)
-            return
-        with self._lock:
-            if len(self._now_stopped) < MOST_STOPPED and pid not in self._now_stopped:
-                with suppress(ProcessLookupError):
-                    self._stop(kind, pid)
-
-    def _stop(self, kind: str, pid: int) -> None:
-        seconds = self._random.uniform(*STOPPED)
-        os.kill(pid, signal.SIGSTOP)
-        self.stopped.append(kind)
-        log.info("stop %d: %s %d for %.0f s", len(self.stopped), kind, pid, seconds)
-        timer = threading.Timer(seconds, self._go_on, [pid])
-        self._now_stopped[pid] = timer
-        timer.start()
-
-    def _go_on(self, pid: int) -> None:
-        with self._lock:
-            del self._now_stopped[pid]
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
-                log.info("%d goes on", pid)
-
-    @contextmanager
-    def none_left_stopped(self) -> Iterator[None]:
-        try:
-            yield
-        finally:
-            with self._lock:
-                timers = dict(self._now_stopped)
-            for pid, timer in timers.items():
-                timer.cancel()
-                self._go_on(pid)
+    return read
 
 
 def started(
-    setting: Setting, streams: ClusterClient, folder: Path, threads: ThreadPoolExecutor
+    setting: Setting,
+    streams: ClusterClient,
+    there: Outside,
+    folder: Path,
+    threads: ThreadPoolExecutor,
 ) -> Future[list[Any]]:
     """A job that runs, and its results to come."""
     env = StreamExecutionEnvironment.get_execution_environment(cluster=streams)
@@ -225,10 +176,12 @@ def started(
     }
     env.configure(Configuration.from_dict(options))
     env.set_parallelism(setting.parallelism)
-    numbers, of_part = SOURCES[setting.source](env, COUNT, PER_SECOND, folder)
-    tally = Tally(of_part, echoes=True, starts=folder / "starts")
-    results = by_key(numbers, tally)
-    return threads.submit(SINKS[setting.sink], results, folder)
+    if setting.source == KAFKA:
+        numbers, of_part = from_kafka(there, env, COUNT, PER_SECOND)
+    else:
+        numbers, of_part = SOURCES[setting.source](env, COUNT, PER_SECOND, folder)
+    results = by_key(numbers, Tally(of_part, echoes=True, starts=folder / "starts"))
+    return threads.submit(executed(env, results, setting.sink, there, folder))
 
 
 def assert_never_from_the_beginning(starts: Path, since: float | None) -> None:
@@ -240,11 +193,11 @@ def assert_never_from_the_beginning(starts: Path, since: float | None) -> None:
 
 @pytest.mark.timeout(900 + 60 * KILLS + 120 * STOPS)
 def test_nothing_is_lost_doubled_or_out_of_order_under_random_kills_and_stops(
-    streams: ClusterClient, tmp_path: Path
+    streams: ClusterClient, there: Outside, tmp_path: Path
 ) -> None:
     """E2E-04: one job after the other, until so many processes were killed and stopped."""
     random = Random(SEED)
-    victims = Victims(random)
+    victims = Victims(Random(random.random()), NAMESPACE, chosen(list(KINDS)), KILLS, STOPS)
     begin = time.monotonic()
     jobs = 0
     with ThreadPoolExecutor() as threads, victims.none_left_stopped():
@@ -254,27 +207,31 @@ def test_nothing_is_lost_doubled_or_out_of_order_under_random_kills_and_stops(
             jobs += 1
             folder = tmp_path / str(jobs)
             folder.mkdir()
-            results = started(setting, streams, folder, threads)
+            log.info("job %d: %s", jobs, setting)
+            results = started(setting, streams, there, folder, threads)
             handle = the_job(streams)
-            before = len(victims.killed), len(victims.stopped)
+            is_over = threading.Event()
+            results.add_done_callback(lambda _, it=is_over: it.set())  # type: ignore[misc]
+            moments = Moments(folder / "checkpoints", is_over)
+            before = victims.counts
             since = None
-            pause = Random(random.random())
-            while not (results.done() or victims.is_over):
-                with suppress(TimeoutError):
-                    results.result(timeout=pause.uniform(*PAUSE))
+            while not (is_over.wait(victims.pause()) or victims.is_over):
                 if since is None and newest(folder / "checkpoints") > 1:
                     since = time.time()  # the first one has its pointer when the second is stored
-                if not results.done():
-                    victims.next()
-            difference = differences(results.result(timeout=END), COUNT)
+                victims.hit_next(moments)
+            with suppress(TimeoutError):
+                results.result(timeout=END)
+            assert results.done(), f"job {handle.job_id} ({setting}) has not ended in {END:g} s"
+            difference = differences(results.result(), COUNT)
+            kills, stops = (now - then for now, then in zip(victims.counts, before, strict=True))
             log.info(
                 "%.0f s: job %d, %s, %s has ended after %d kills and %d stops: %s",
                 time.monotonic() - begin,
                 jobs,
                 handle.job_id,
                 setting,
-                len(victims.killed) - before[0],
-                len(victims.stopped) - before[1],
+                kills,
+                stops,
                 difference or "right",
             )
             assert not difference

@@ -1,0 +1,145 @@
+"""Which processes are killed and stopped, and when: by a seed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from random import Random
+
+from tests.system.observer import Actor, kill, live_actors
+
+log = logging.getLogger(__name__)
+
+KINDS = {
+    "TaskProcess": 8,
+    "TaskExecutor": 2,
+    "StreamCoordinator": 1,
+    "JobMaster": 2,
+    "SlotPool": 1,
+    "Dispatcher": 1,
+    "ResourceManager": 1,
+}
+"""Of processes, and how often they are chosen beside others."""
+PAUSE = (0.0, 3.0)
+"""Seconds from one victim to the next."""
+STOPPED = (5.0, 70.0)
+"""Seconds for which a process is stopped."""
+MOST_STOPPED = 2
+"""Processes at the same time."""
+LONGEST_WAIT = 2.0
+"""Seconds for the moment at which a victim is to be hit."""
+LOOK = 0.002
+"""Seconds between two looks at the storage."""
+
+
+class Moments:
+    """Of a job's checkpoints, as they can be seen in their directory."""
+
+    def __init__(self, directory: Path, is_over: threading.Event) -> None:
+        self._directory = directory
+        self._is_over = is_over
+
+    def wait_for(self, moment: str) -> None:
+        """*any*: now.  *begun*: a checkpoint has its directory, and tasks are told of it.
+        *complete*: a checkpoint has its metadata, and sinks are about to commit.  When it does not
+        come, it was too long to wait for."""
+        if moment == "any":
+            return
+        pattern = "*/chk-*/_metadata" if moment == "complete" else "*/chk-*"
+        before = set(self._directory.glob(pattern))
+        for _ in range(round(LONGEST_WAIT / LOOK)):
+            if self._is_over.wait(LOOK) or set(self._directory.glob(pattern)) - before:
+                return
+
+
+MOMENTS = ("any", "begun", "complete")
+
+
+class Victims:
+    """Chosen one after the other, until so many were killed and so many stopped."""
+
+    def __init__(
+        self, random: Random, namespace: str, kinds: Sequence[str], kills: int, stops: int
+    ) -> None:
+        self._random = random
+        self._namespace = namespace
+        self._kinds = kinds
+        self._kills, self._stops = kills, stops
+        self.killed: Counter[str] = Counter()
+        self.stopped: Counter[str] = Counter()
+        self._now_stopped: dict[int, threading.Timer] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        return self.killed.total(), self.stopped.total()
+
+    @property
+    def is_over(self) -> bool:
+        return self.killed.total() >= self._kills and self.stopped.total() >= self._stops
+
+    def pause(self) -> float:
+        """Seconds until the next."""
+        return self._random.uniform(*PAUSE)
+
+    def hit_next(self, moments: Moments) -> None:
+        """Kill or stop a process, at one of these moments, if it is there."""
+        kind = self._random.choices(self._kinds, [KINDS[kind] for kind in self._kinds])[0]
+        moment = self._random.choice(MOMENTS)
+        kills, stops = self._kills - self.killed.total(), self._stops - self.stopped.total()
+        is_kill = self._random.randrange(kills + stops) < kills
+        number = self._random.random()
+        there = [a for a in live_actors() if (a.namespace, a.kind) == (self._namespace, kind)]
+        there = [a for a in there if a.pid and a.pid not in self._now_stopped]
+        if not there:
+            return
+        victim = there[int(number * len(there))]
+        moments.wait_for(moment)
+        with suppress(ProcessLookupError):
+            if is_kill:
+                kill(victim.pid)
+                self.killed[kind] += 1
+                log.info("kill %d (%s): %s", self.killed.total(), moment, _named(victim))
+            else:
+                self._stop(victim, moment)
+
+    def _stop(self, victim: Actor, moment: str) -> None:
+        seconds = self._random.uniform(*STOPPED)
+        with self._lock:
+            if len(self._now_stopped) >= MOST_STOPPED:
+                return
+            os.kill(victim.pid, signal.SIGSTOP)
+            timer = threading.Timer(seconds, self._go_on, [victim.pid])
+            self._now_stopped[victim.pid] = timer
+        self.stopped[victim.kind] += 1
+        number = self.stopped.total()
+        log.info("stop %d (%s): %s for %.0f s", number, moment, _named(victim), seconds)
+        timer.start()
+
+    def _go_on(self, pid: int) -> None:
+        with self._lock:
+            if self._now_stopped.pop(pid, None) is None:
+                return
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+            log.info("%d goes on", pid)
+
+    @contextmanager
+    def none_left_stopped(self) -> Iterator[None]:
+        """Whatever happens."""
+        try:
+            yield
+        finally:
+            for pid, timer in list(self._now_stopped.items()):
+                timer.cancel()
+                self._go_on(pid)
+
+
+def _named(victim: Actor) -> str:
+    return f"{victim.kind} {victim.pid}"
