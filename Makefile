@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 .DEFAULT_GOAL := help
 
 help:
-	@echo 'make demo    run the examples: 336,776 flights through PySpark, and as events, in two slots'
+	@echo 'make demo    run the examples: 336,776 flights through PySpark, and as events despite a kill'
 	@echo 'make test    lint, types and all tests'
 	@echo 'make simulate  every simulated scenario with SEEDS=10000 seeds'
 	@echo 'make mutants  how many small changes of decisions and of the RPC core the tests notice'

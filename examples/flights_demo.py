@@ -13,13 +13,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import flights_stream
+import flights_kill
 import pyarrow.parquet as pq
 from flights import package_data, pipeline
 from flights_report import plot, summary, text_table
 
 import flinkray
-from flinkray.datastream import StreamExecutionEnvironment
 from flinkray.scheduler.reports.job_info import JobDetails, StageProgressInfo, VertexInfo
 
 INTERRUPTED = 130
@@ -57,7 +56,7 @@ def run(output: Path, parallelism: int, keep_running: bool) -> int:
     """
     progress = Progress()
     progress.say("starting a cluster on this machine: Ray, Dispatcher, ResourceManager")
-    with flinkray.connect() as client:
+    with flinkray.connect("local") as client:
         progress.say("the cluster is up")
         job = flinkray.spark_job(
             pipeline, name="flights", parallelism=parallelism, cpu=1, memory="1g"
@@ -86,10 +85,10 @@ def run(output: Path, parallelism: int, keep_running: bool) -> int:
             f"\n{table.num_rows:,} rows, one per carrier, route and hour, in"
             f" {output / 'flights.parquet'}; plot in {output / 'flights.png'}"
         )
-        progress.say("the same flights as events, by a DataStream program in slots of this cluster")
-        env = StreamExecutionEnvironment.get_execution_environment(cluster=client)
-        flights_stream.run(env.set_parallelism(parallelism))
-        progress.say("the stream has ended")
+        progress.say(
+            "the same flights as events, by a stream program that is going to lose a process"
+        )
+        flights_kill.run(client, parallelism, progress.say)
         if keep_running:
             _wait_for_user(client.dashboard_url)
         progress.say("shutting the cluster down")

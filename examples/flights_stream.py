@@ -8,7 +8,8 @@ function with state says which day was an airport's worst so far.  The data is t
 ``flights.py``.
 
 The program is the same in this process and in the slots of a cluster: only its first line, which
-makes the environment, differs (``make demo`` runs it in slots, see ``flights_demo.py``).
+makes the environment, differs (``make demo`` runs it in slots, and kills a process of it half way:
+see ``flights_kill.py``).
 """
 
 from __future__ import annotations
@@ -108,17 +109,17 @@ class WorstSoFar(KeyedProcessFunction[Any, Any, Any]):
         )
 
 
-def delays_per_airport(env: StreamExecutionEnvironment, flights: pa.Table) -> DataStream:
+def delays_per_airport(flights: DataStream) -> DataStream:
     """Rows of airport and day: see :class:`WorstSoFar`; ``day`` is its begin in milliseconds.
 
-    A flight that left late comes late in the stream, up to a day, so time is held back by a day.
+    *flights* are columns, as :func:`read_flights` has them.  One that left late comes late in the
+    stream, up to a day, so time is held back by a day.
     """
     in_time = WatermarkStrategy.for_bounded_out_of_orderness(
         Duration.of_days(1)
     ).with_timestamp_column("time")
     days = (
-        env.from_arrow(flights, batch_rows=4096)
-        .map_batches(measures)
+        flights.map_batches(measures)
         .assign_timestamps_and_watermarks(in_time)
         .key_by("origin")
         .window(TumblingEventTimeWindows.of(DAY, MIDNIGHT))
@@ -144,14 +145,20 @@ def line_of(row: Any) -> str:
     )
 
 
+def show(day: Any) -> None:
+    """Print an airport's day if it is the worst so far."""
+    if day.worst_so_far:
+        print(f"  worst so far: {line_of(day)}", flush=True)
+
+
 def run(env: StreamExecutionEnvironment) -> int:
     """Print each airport's worst days so far as the year goes by; the number of flights."""
     flights = 0
-    with delays_per_airport(env, read_flights()).execute_and_collect("flights as events") as days:
+    events = env.from_arrow(read_flights(), batch_rows=4096)
+    with delays_per_airport(events).execute_and_collect("flights as events") as days:
         for day in days:
             flights += day.flights
-            if day.worst_so_far:
-                print(f"  worst so far: {line_of(day)}", flush=True)
+            show(day)
     print(f"{flights:,} flights in {len(AIRPORTS)} airports' days")
     return flights
 

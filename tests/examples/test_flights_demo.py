@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -108,7 +109,12 @@ def test_demo_writes_the_numbers_that_pandas_computes_and_leaves_no_process(
         assert f"slot {slot}: RUNNING in TaskExecutor-" in output
     assert "/#/actors" in output
     assert "worst so far: 08 Mar  LaGuardia  105.7 min late on average" in output
-    assert "336,776 flights in 3 airports' days" in output
+    (killed,) = re.findall(r"half way: kill -9 \d+, which was (TaskProcess-\S+)", output)
+    assert f"the job noticed: the task process {killed} died" in output
+    (latest,) = re.findall(r"checkpoints are complete; number (\d+) took", output)
+    (restored,) = re.findall(r"the job goes on from checkpoint (\d+), not from the beg", output)
+    assert int(restored) >= int(latest) > 0
+    assert "336,776 flights in 1,095 airports' days: the same as without a kill" in output
     assert demo.processes_left() == []
 
 

@@ -39,7 +39,7 @@ def expected_days() -> pd.DataFrame:
 
 
 def collected(env: StreamExecutionEnvironment, flights: pa.Table) -> pd.DataFrame:
-    results = flights_stream.delays_per_airport(env, flights).execute_and_collect()
+    results = flights_stream.delays_per_airport(env.from_arrow(flights, 4096)).execute_and_collect()
     rows = pd.DataFrame([row.as_dict() for row in results])
     in_order: pd.DataFrame = rows.sort_values(["airport", "day"]).reset_index(drop=True)
     return in_order
@@ -79,7 +79,7 @@ def small(*flights: tuple[str, int | None, int]) -> pa.Table:
 
 def run(table: pa.Table) -> list[dict[str, Any]]:
     env = StreamExecutionEnvironment(clock=ManualClock())
-    results = flights_stream.delays_per_airport(env, table).execute_and_collect()
+    results = flights_stream.delays_per_airport(env.from_arrow(table)).execute_and_collect()
     return [row.as_dict() for row in results]
 
 
