@@ -103,9 +103,13 @@ class OperatorHarness:
             Output([self._main], {tag: [recorder] for tag, recorder in self._side.items()}),
         )
         states = [restore] if isinstance(restore, OperatorState) else restore
-        if states:
-            operator.restore(states, checkpoint_id)
-        operator.open()
+        try:
+            if states:
+                operator.restore(states, checkpoint_id)
+            operator.open()
+        except BaseException:
+            operator.close()  # as its task does
+            raise
 
     def process(self, *values: Any, at: Sequence[int] | int | None = None, on: int = 0) -> None:
         """Give values in one block; *at* are their timestamps, *on* is the input."""

@@ -51,7 +51,7 @@ def server() -> Iterator[PostgresServer]:
 @pytest.fixture
 def table(server: PostgresServer) -> str:
     """Empty, of two columns."""
-    execute(server, "DROP TABLE IF EXISTS numbers, numbers_flinkray")
+    execute(server, "DROP TABLE IF EXISTS numbers, numbers_flinkray, numbers_flinkray_jobs")
     execute(server, "CREATE TABLE numbers (n bigint NOT NULL CHECK (n >= 0), name varchar(9))")
     return "numbers"
 
@@ -110,6 +110,54 @@ def test_a_restart_commits_what_the_checkpoint_covers_and_removes_the_rest(
     third.finish()
     for h in (first, second, third):
         h.close()
+
+
+def test_of_two_jobs_that_go_on_from_one_checkpoint_the_later_one_writes_and_the_other_fails(
+    server: PostgresServer, table: str
+) -> None:
+    """Neither loses a row silently, nor writes what the other one has written."""
+    first = SinkHarness(sink_of(server), job_id="1")
+    first.process((1, "covered"))
+    state = first.checkpoint()
+    second = SinkHarness(sink_of(server), state, job_id="2")
+    second.process((2, "second"))
+    of_second = second.checkpoint()
+    third = SinkHarness(sink_of(server), state, job_id="3")
+    third.process((2, "third"))
+    third.checkpoint()
+    second.process((3, "second"))
+    second.checkpoint()
+    for fenced, job in ((first, "1"), (second, "2")):
+        fenced.process((9, "nobody"))
+        fenced.checkpoint()
+        with pytest.raises(
+            SinkError, match=f"table numbers is written by job 3 now, .* of job {job} or"
+        ):
+            fenced.complete()
+        fenced.close()
+    writer_alone = of_second._replace(committer=second_state(server))
+    for restarted in (of_second, writer_alone):
+        with pytest.raises(SinkError, match="is written by job 3 now"):
+            SinkHarness(sink_of(server), restarted, job_id="2")
+    third.complete()
+    assert rows_of(server) == [(1, "covered"), (2, "third")]
+    third.finish()
+    third.close()
+
+
+def test_a_job_that_went_on_from_a_savepoint_is_restarted_as_often_as_it_must(
+    server: PostgresServer, table: str
+) -> None:
+    first = SinkHarness(sink_of(server), job_id="1")
+    state = first.checkpoint()
+    first.close()
+    for number in range(3):
+        again = SinkHarness(sink_of(server), state, job_id="2")
+        again.process((number, "a"))
+        state = again.checkpoint()
+        again.complete()
+        again.close()
+    assert [n for n, _ in rows_of(server)] == [0, 1, 2]
 
 
 def test_what_covered_rows_are_kept_for_a_committer_that_is_late(

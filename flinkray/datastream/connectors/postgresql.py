@@ -5,6 +5,9 @@ committable names a batch of staged rows, and to commit it is to move them: one 
 them there and inserts them into the table.  So what is staged is not committed, what is committed
 is not staged, and to commit again does nothing.  Nothing of the server's configuration has to be
 changed (docs/design/0045-sinks.md).
+
+A second table says which jobs have gone on from the same checkpoint: the last one of them writes,
+and the others fail.
 """
 
 from __future__ import annotations
@@ -76,8 +79,8 @@ class PostgreSqlSink(Sink[StagedBatch]):
         table: its name, maybe behind that of its schema and a dot.
         columns: those that are written.
         key: columns with a unique index: a row whose key is there already takes the place of it.
-        staging_table: made if it is not there; by default ``<table>_flinkray``.  Sinks that write
-            the same columns of a table may share it.
+        staging_table: made if it is not there, as ``<staging table>_jobs`` is; by default
+            ``<table>_flinkray``.  Sinks that write the same columns of a table may share it.
     """
 
     def __init__(
@@ -100,13 +103,13 @@ class PostgreSqlSink(Sink[StagedBatch]):
         )
 
     def create_writer(self, context: WriterContext) -> _Writer:
-        return _Writer(self._database, ())
+        return _Writer(self._database, context.job_id, ())
 
     def restore_writer(self, context: WriterContext, states: Sequence[Any]) -> _Writer:
-        return _Writer(self._database, states)
+        return _Writer(self._database, context.job_id, states)
 
     def create_committer(self, context: CommitterContext) -> Committer[StagedBatch]:
-        return _Committer(self._database)
+        return _Committer(self._database, context.job_id)
 
 
 class _Database(NamedTuple):
@@ -117,6 +120,11 @@ class _Database(NamedTuple):
     columns: tuple[str, ...]
     key: tuple[str, ...]
     staging_table: str
+
+    @property
+    def jobs_table(self) -> str:
+        """Which jobs have written batches of a run, in the order in which they began."""
+        return f"{self.staging_table}_jobs"
 
     def connect(self) -> psycopg.Connection[Any]:
         """Raises psycopg.OperationalError."""
@@ -176,8 +184,45 @@ class _Database(NamedTuple):
         assert found is not None
         return int(found[0])
 
+    def claim(self, connection: psycopg.Connection[Any], run: str, job_id: str) -> None:
+        """From the end of this transaction on, the batches of a run are this job's, unless they are
+        another's that began later.
+
+        Raises:
+            SinkError: they are.
+        """
+        connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 1))", [run])
+        connection.execute(
+            sql.SQL("INSERT INTO {} (run, job) VALUES (%s, %s) ON CONFLICT DO NOTHING").format(
+                _name(self.jobs_table)
+            ),
+            [run, job_id],
+        )
+        self.check_owner(connection, run, job_id)
+
+    def check_owner(self, connection: psycopg.Connection[Any], run: str, job_id: str) -> None:
+        """
+        Raises:
+            SinkError: another job has begun later to write the batches of the run.
+        """
+        later = connection.execute(
+            sql.SQL(
+                "SELECT later.job FROM {jobs} later JOIN {jobs} mine USING (run) WHERE "
+                "run = %s AND mine.job = %s AND later.number > mine.number "
+                "ORDER BY later.number DESC LIMIT 1"
+            ).format(jobs=_name(self.jobs_table)),
+            [run, job_id],
+        ).fetchone()
+        if later is not None:
+            raise SinkError(
+                f"table {self.table} is written by job {later[0]} now, which went on from a "
+                f"checkpoint or savepoint of job {job_id} or from the same as that: end one of "
+                "the two; of what this job has not committed, the other one writes what comes "
+                "after that checkpoint"
+            )
+
     def prepare(self, connection: psycopg.Connection[Any]) -> None:
-        """Make the staging table, if it is not there.
+        """Make the staging table and that of jobs, if they are not there.
 
         Raises:
             SinkError: the table is missing, or a column of it.
@@ -221,6 +266,12 @@ class _Database(NamedTuple):
                     sql.Identifier(ROW),
                 )
             )
+            connection.execute(
+                sql.SQL(
+                    "CREATE TABLE IF NOT EXISTS {} (run text NOT NULL, job text NOT NULL, "
+                    "number bigint GENERATED ALWAYS AS IDENTITY, PRIMARY KEY (run, job))"
+                ).format(_name(self.jobs_table))
+            )
 
 
 def _name(table: str) -> sql.Identifier:
@@ -240,7 +291,7 @@ class _Writer(StatefulSinkWriter[StagedBatch, _Lineage]):
     """Stages rows.  Whatever fails, fails the attempt: the next one stages what comes after the
     last checkpoint again, and removes what this one has left."""
 
-    def __init__(self, database: _Database, states: Sequence[Any]) -> None:
+    def __init__(self, database: _Database, job_id: str, states: Sequence[Any]) -> None:
         self._database = database
         self._attempt = uuid.uuid4().hex
         self._lineages = [_Lineage(*state) for state in states] or [_Lineage(uuid.uuid4().hex, {})]
@@ -255,7 +306,10 @@ class _Writer(StatefulSinkWriter[StagedBatch, _Lineage]):
             opened.enter_context(database.failing_clearly(what))
             connection = opened.enter_context(closing(database.connect()))
             database.prepare(connection)
-            self._lineages = [self._cleaned(connection, lineage) for lineage in self._lineages]
+            with connection.transaction():
+                for run in sorted(lineage.run for lineage in self._lineages):
+                    database.claim(connection, run, job_id)
+                self._lineages = [self._cleaned(connection, each) for each in self._lineages]
             opened.pop_all()
             self._connection = connection
         columns = (BATCH, ROW, *database.columns)
@@ -359,8 +413,9 @@ class _Writer(StatefulSinkWriter[StagedBatch, _Lineage]):
 class _Committer(Committer[StagedBatch]):
     """Moves staged rows.  While the server is away, commits are tried again."""
 
-    def __init__(self, database: _Database) -> None:
+    def __init__(self, database: _Database, job_id: str) -> None:
         self._database = database
+        self._job_id = job_id
         self._connection: psycopg.Connection[Any] | None = None
 
     def commit(self, requests: Sequence[CommitRequest[StagedBatch]]) -> None:
@@ -384,10 +439,15 @@ class _Committer(Committer[StagedBatch]):
 
     def _move(self, request: CommitRequest[StagedBatch]) -> None:
         if self._connection is None:
-            self._connection = self._database.connect()
+            with ExitStack() as opened:  # it may be here before any writer
+                connection = opened.enter_context(closing(self._database.connect()))
+                self._database.prepare(connection)
+                opened.pop_all()
+            self._connection = connection
         name, rows = request.committable
         with self._connection.transaction():
             moved = self._database.move(self._connection, name)
+            self._database.check_owner(self._connection, name.split("/")[0], self._job_id)
             if moved not in (0, rows):
                 raise SinkError(
                     f"{moved} of {rows} rows of batch {name} are in "

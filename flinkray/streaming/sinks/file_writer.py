@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -13,8 +15,16 @@ from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.elements import Block, Columns, Records
 from flinkray.streaming.sinks.file_formats import FileFormat, OtherColumnsError, PartFile
 from flinkray.streaming.sinks.file_policies import BucketAssigner, BucketContext, RollingPolicy
-from flinkray.streaming.sinks.sink import CommitRequest, Committer, SinkWriter, WriterContext
+from flinkray.streaming.sinks.sink import (
+    CommitRequest,
+    Committer,
+    SinkError,
+    SinkWriter,
+    WriterContext,
+)
 from flinkray.streaming.time.time_service import ScheduledCallback
+
+logger = logging.getLogger(__name__)
 
 
 class Rename(NamedTuple):
@@ -115,10 +125,11 @@ class FileWriter(SinkWriter[Rename]):
 
     @staticmethod
     def _write_to(file: _OpenFile, records: Records) -> None:
-        if isinstance(records, Columns):
-            file.part.write_columns(records)
-        else:
-            file.part.write(records)
+        with _failures_named(file):
+            if isinstance(records, Columns):
+                file.part.write_columns(records)
+            else:
+                file.part.write(records)
 
     # --- files --------------------------------------------------------------------------------
 
@@ -150,13 +161,17 @@ class FileWriter(SinkWriter[Rename]):
 
     def _written(self, bucket: str, file: _OpenFile) -> None:
         file.written = self._context.time_service.now()
-        if self._settings.rolling_policy.is_full(file.part.size()):
+        with _failures_named(file):
+            size = file.part.size()
+        if self._settings.rolling_policy.is_full(size):
             self._finish(bucket)
 
     def _finish(self, bucket: str) -> None:
-        file = self._open.pop(bucket)
+        file = self._open[bucket]
+        with _failures_named(file):
+            file.part.finish()
+        del self._open[bucket]
         self._finished.append(file.names)
-        file.part.finish()
 
     def _schedule_check(self) -> None:
         service = self._context.time_service
@@ -184,10 +199,25 @@ class FileWriter(SinkWriter[Rename]):
         if self._check is not None:
             self._check.cancel()
         for bucket in list(self._open):
-            self._open[bucket].part.abandon()
-            self._finished.append(self._open.pop(bucket).names)
+            file = self._open.pop(bucket)
+            self._finished.append(file.names)
+            try:
+                file.part.abandon()
+            except OSError as error:  # as the failure was, maybe, that this follows
+                logger.info("%s is given up: %s", file.names.hidden, error)
         while self._finished:
             Path(self._finished.pop().hidden).unlink(missing_ok=True)
+
+
+@contextmanager
+def _failures_named(file: _OpenFile) -> Iterator[None]:
+    """What the operating system says of an open file does not name it."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise SinkError(f"cannot write {file.names.hidden}: {error.strerror or error}") from error
 
 
 def _sync_folder(folder: str) -> None:

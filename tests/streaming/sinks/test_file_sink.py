@@ -28,8 +28,9 @@ from flinkray.datastream.connectors import (
 )
 from flinkray.streaming.errors import OperatorError, StreamError
 from flinkray.streaming.sinks.committer_operator import FIRST_PAUSE
+from flinkray.streaming.sinks.file_formats import FileFormat, PartFile, TextFormat
 from flinkray.streaming.sinks.file_writer import Rename, RenamingCommitter
-from flinkray.streaming.sinks.sink import CommitOutcome
+from flinkray.streaming.sinks.sink import CommitOutcome, SinkError
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import columns
 from tests.streaming.sinks.sink_harness import SinkHarness
@@ -129,6 +130,35 @@ def test_what_the_storage_refuses_is_tried_again(
     assert visible(tmp_path) == []
     h.committer.processing_time(FIRST_PAUSE)
     assert [path.read_text() for path in visible(tmp_path)] == ["a\n"]
+
+
+class FullText(TextFormat):
+    """On a disk that is full."""
+
+    def open(self, path: Path) -> PartFile:
+        return super().open(Path("/dev/full"))
+
+
+class FullParquet(ParquetFormat):
+    def open(self, path: Path) -> PartFile:
+        return super().open(Path("/dev/full"))
+
+
+@pytest.mark.parametrize("file_format", [FullText(), FullParquet()], ids=["text", "parquet"])
+@pytest.mark.parametrize("rows", [1, 100_000])
+def test_a_full_disk_is_one_error_that_names_the_file(
+    tmp_path: Path, file_format: FileFormat, rows: int
+) -> None:
+    """As it is written or finished."""
+    h = SinkHarness(FileSink(tmp_path, file_format))
+
+    def fill() -> None:
+        h.process(*(Row(x=n, name="n" * 50) for n in range(rows)))
+        h.checkpoint()
+
+    with pytest.raises(SinkError, match=rf"{tmp_path}/\.part-\w+-0\.inprogress: No space left"):
+        fill()
+    h.close()  # which raises nothing, and would hide that error
 
 
 def write(sink: Sink[Any], values: list[Any], type_info: Any = None) -> None:
