@@ -21,6 +21,7 @@ from flinkray.state.interfaces import (
     ValueState,
 )
 from flinkray.state.key_context import KeyContext
+from flinkray.state.key_values import as_key
 from flinkray.state.table import MISSING, ListTable, MapTable, ValueTable
 
 
@@ -198,7 +199,7 @@ class MapHandle(MapState[Any, Any]):
         """The entries that there are now."""
 
     def remove(self, key: Any) -> None:
-        self._table.remove_entry(self._context.key, key)
+        self._table.remove_entry(self._context.key, as_key(key))
 
     def items(self) -> MapIterator:
         return self._iterate("items")
@@ -226,21 +227,19 @@ class TableMapState(MapHandle):
         return self._table.items(self._context.key)
 
     def get(self, key: Any) -> Any:
-        value = self._table.get(self._context.key, key)
+        value = self._table.get(self._context.key, as_key(key))
         return value if type(value) in IMMUTABLE else own(value)
 
     def put(self, key: Any, value: Any) -> None:
-        if type(key) not in IMMUTABLE:
-            key = own(key)
         if type(value) not in IMMUTABLE:
             value = own(value)
-        self._table.put(self._context.key, key, value)
+        self._table.put(self._context.key, own_key(key), value)
 
     def put_all(self, dict_value: dict[Any, Any]) -> None:
         self._table.put_all(self._context.key, own_entries(dict_value))
 
     def contains(self, key: Any) -> bool:
-        return self._table.contains(self._context.key, key)
+        return self._table.contains(self._context.key, as_key(key))
 
     def is_empty(self) -> bool:
         return self._context.key not in self._table
@@ -248,4 +247,10 @@ class TableMapState(MapHandle):
 
 def own_entries(entries: dict[Any, Any]) -> dict[Any, Any]:
     """A dictionary with its own keys and values."""
-    return {own(key): own(value) for key, value in entries.items()}
+    return {own_key(key): own(value) for key, value in entries.items()}
+
+
+def own_key(key: Any) -> Any:
+    """Of an entry, as state keeps it.  Raises UnsupportedKeyError."""
+    kept = as_key(key)
+    return kept if type(kept) in IMMUTABLE else own(kept)

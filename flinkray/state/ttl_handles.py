@@ -7,7 +7,7 @@ from typing import Any
 
 from flinkray.core.values import own, own_all
 from flinkray.state.expiry import Expiry
-from flinkray.state.handles import MapHandle, own_entries, owned_list, without_none
+from flinkray.state.handles import MapHandle, own_entries, own_key, owned_list, without_none
 from flinkray.state.interfaces import (
     AggregatingState,
     ListState,
@@ -15,6 +15,7 @@ from flinkray.state.interfaces import (
     ValueState,
 )
 from flinkray.state.key_context import KeyContext
+from flinkray.state.key_values import as_key
 from flinkray.state.table import MISSING, ListTable, MapTable, ValueTable
 
 
@@ -145,12 +146,12 @@ class TtlMapState(MapHandle):
 
     def get(self, key: Any) -> Any:
         self._expiry.accessed()
-        value = self._expiry.entry(self._table, self._context.key, key)
+        value = self._expiry.entry(self._table, self._context.key, as_key(key))
         return None if value is MISSING else own(value)
 
     def put(self, key: Any, value: Any) -> None:
         self._expiry.accessed()
-        self._table.put(self._context.key, own(key), (own(value), self._expiry.now()))
+        self._table.put(self._context.key, own_key(key), (own(value), self._expiry.now()))
 
     def put_all(self, dict_value: dict[Any, Any]) -> None:
         self._expiry.accessed()
@@ -160,7 +161,7 @@ class TtlMapState(MapHandle):
 
     def contains(self, key: Any) -> bool:
         self._expiry.accessed()
-        return self._expiry.entry(self._table, self._context.key, key) is not MISSING
+        return self._expiry.entry(self._table, self._context.key, as_key(key)) is not MISSING
 
     def is_empty(self) -> bool:
         return not self._live()

@@ -560,8 +560,8 @@ class _HeldMap:
         self.entries: dict[Any, Any] = {}
         """Values by key, in order if all are here; else MISSING where it is known that there is
         none."""
-        self.numbers: dict[Any, int] = {}
-        """Of those that there are."""
+        self.numbers: dict[Any, tuple[int, Any]] = {}
+        """Of those that there are, with the very key that the entry has: others may equal it."""
         self.is_complete = False
         self.changed: dict[Any, None] = {}
         """Keys whose entries have changed, or gone, and are not written yet."""
@@ -595,14 +595,15 @@ class DiskMapTable(DiskTable[_HeldMap], MapTable):
             return value
         if held.is_complete:
             return MISSING
-        row = self._store.engine.get(self.codec.encode(place) + encode_part(key))
+        part = encode_part(key)
+        row_key = self.codec.encode(place) + part
+        row = self._store.engine.get(row_key)
         size = OVERHEAD
         if row is None:
             value = MISSING
         else:
-            at = encoded_at(row)
-            held.numbers[key], _ = _ENTRY.unpack_from(row, at)
-            value = decode_value(row, at + _ENTRY.size)
+            key, number, value = _read_entry(len(row_key) - len(part), row_key, row)
+            held.numbers[key] = number, key
             size += len(row)
         held.entries[key] = value
         self._store.account(size)
@@ -621,9 +622,9 @@ class DiskMapTable(DiskTable[_HeldMap], MapTable):
             if row_key not in gone:
                 key, number, value = _read_entry(len(encoded), row_key, row)
                 if key not in held.changed and held.entries.get(key, MISSING) is MISSING:
-                    held.entries[key], held.numbers[key] = value, number
-        in_order = sorted(held.numbers, key=held.numbers.__getitem__)
-        held.entries = {key: held.entries[key] for key in in_order}
+                    held.entries[key], held.numbers[key] = value, (number, key)
+        in_order = sorted(held.numbers.values(), key=_number_of)
+        held.entries = {key: held.entries[key] for _, key in in_order}
         held.is_complete = True
         return self._keep(place, held, _size_of(rows))
 
@@ -661,10 +662,10 @@ class DiskMapTable(DiskTable[_HeldMap], MapTable):
             entries = {key: (number, value) for key, number, value in _read_entries(size, rows)}
             if held is not None:
                 for key in held.changed:
+                    entries.pop(key, None)
                     if key in held.numbers:
-                        entries[key] = held.numbers[key], held.entries[key]
-                    else:
-                        entries.pop(key, None)
+                        number, exactly = held.numbers[key]
+                        entries[exactly] = number, held.entries[key]
             in_order = sorted(entries.items(), key=lambda entry: entry[1][0])
             return {key: value for key, (_, value) in in_order} or MISSING
 
@@ -677,7 +678,7 @@ class DiskMapTable(DiskTable[_HeldMap], MapTable):
     def put(self, place: Any, key: Any, value: Any) -> None:
         held = self._map(place)
         if self._entry(place, held, key) is MISSING:
-            held.numbers[key] = self._next
+            held.numbers[key] = self._next, key
             self._next += 1
         self._change(place, held)
         held.entries[key] = value
@@ -718,12 +719,13 @@ class DiskMapTable(DiskTable[_HeldMap], MapTable):
         size = 0
         for key in held.changed:
             row_key = place + encode_part(key)
-            number = held.numbers.get(key)
-            if number is None:
+            known = held.numbers.get(key)
+            if known is None:
                 batch.delete(row_key)
             else:
+                number, exactly = known
                 size += self._put_entry(
-                    batch, row_key, exact, key, number, len(place), held.entries[key]
+                    batch, row_key, exact, exactly, number, len(place), held.entries[key]
                 )
         return size
 
@@ -770,6 +772,10 @@ class DiskMapTable(DiskTable[_HeldMap], MapTable):
 
 def _read_entries(place_size: int, rows: Iterable[Pair]) -> Iterator[tuple[Any, int, Any]]:
     return (_read_entry(place_size, *pair) for pair in rows)
+
+
+def _number_of(entry: tuple[int, Any]) -> int:
+    return entry[0]
 
 
 def _read_entry(place_size: int, row_key: bytes, row: bytes) -> tuple[Any, int, Any]:
