@@ -138,6 +138,8 @@ class OperatorHarness:
 
     def close(self) -> None:
         self.operator.close()
+        if self.operator.keyed_state is not None:
+            self.operator.keyed_state.close()
 
     def run_mail(self) -> None:
         """What the operator's other threads want done in the task's."""
