@@ -158,9 +158,6 @@ class HeapKeyedStateBackend(KeyedStateBackend):
     def capture(self, checkpoint_id: int | None = None, since: int | None = None) -> StateCapture:
         if self._known is None:
             self._known = deque(maxlen=_MOST_KNOWN)
-            for handle in self._handles.values():
-                if isinstance(handle, HeapValueState):
-                    handle.note()
         is_whole = since is None or since not in self._known
         if is_whole:
             since = None

@@ -30,6 +30,12 @@ _MOST_COPIED = 1 << 22
 would take ten times as long."""
 
 
+_SHORTEST_REST, _LONGEST_REST = 2, 16
+"""Captures in a row before which nothing is noted."""
+_MOST_AT_REST = 1 << 19
+"""Places of a table that is copied while its task waits: about 25 ns each."""
+
+
 class Changes(NamedTuple):
     """What a capture holds."""
 
@@ -46,10 +52,14 @@ class TableCapture:
     Args:
         entries: the table's own, which goes on changing.
         places: those that had changed since the capture before; None: all are wanted.
+        is_copy: the entries are the capture's, and stay as they are.
     """
 
-    def __init__(self, entries: dict[Any, Any], places: set[Any] | None) -> None:
+    def __init__(
+        self, entries: dict[Any, Any], places: set[Any] | None, is_copy: bool = False
+    ) -> None:
         self._entries = entries
+        self._is_copy = is_copy
         self.places = places
         self.before: dict[Any, Any] = {}
         """What there was at places that have changed since; MISSING for nothing."""
@@ -67,7 +77,7 @@ class TableCapture:
         """The same: some thousand places at a time with what they hold.  Those that hold nothing
         any more are added to *removed* before the first."""
         if self.places is None and len(self._entries) <= _MOST_COPIED:
-            entries = self._copy()
+            entries = self._entries if self._is_copy else self._copy()
             places, contents = iter(entries), iter(entries.values())
             while portion := list(islice(places, _PORTION)):
                 yield portion, list(islice(contents, _PORTION))
@@ -165,11 +175,10 @@ class _Tracked:
         """Of a place since the last capture; to be called before it is made."""
         assert self._changed is not None
         self._changed.add(place)
-        contents = self._entries.get(place, MISSING)
-        if contents is MISSING:
+        if place not in self._entries:
             self._fresh.add(place)
         if self._captures and self._is_captured():
-            self._save(place, contents)
+            self._save(place, self._entries.get(place, MISSING))
 
     def _save(self, place: Any, contents: Any) -> None:
         """For captures that are not written yet."""
@@ -178,8 +187,10 @@ class _Tracked:
 
     def _is_captured(self) -> bool:
         """Whether there are captures that are not written yet."""
-        if self._captures:
-            self._captures = [capture for capture in self._captures if not capture.done]
+        for capture in self._captures:
+            if capture.done:
+                self._captures = [other for other in self._captures if not other.done]
+                break
         return bool(self._captures)
 
     def _remove(self, place: Any) -> Any:
@@ -246,31 +257,75 @@ class HeapTable(_Tracked, StateTable):
 
 
 class HeapValueTable(HeapTable, ValueTable):
-    """See the module."""
+    """See the module.
+
+    Where most places change between two captures, it is not worth knowing which: to note it takes
+    a tenth of a keyed program's time, and the changes are as long as everything is.  Such a table
+    rests: it notes nothing and is captured as a whole, by a copy, for some captures.  Then it looks
+    again.
+    """
 
     def __init__(
         self, descriptor: StateDescriptor, namespaced: bool, entries: dict[Any, Any]
     ) -> None:
         super().__init__(descriptor, namespaced, entries)
-        # In place of the methods below, until there is something to note.
-        self.__dict__.update(
-            get=entries.get,
-            get_to_change=entries.get,
-            put=entries.__setitem__,
-            put_all=entries.update,
-        )
+        self.handles: list[HeapValueState] = []
+        """Those that write past the methods below."""
+        self._has_mutable = False
+        """Whether what it holds is changed in place."""
+        self._rest = 0
+        """Captures until changes are noted again, which now they are not; 0: they are."""
+        self._next_rest = _SHORTEST_REST
+        self._write_directly()
+        self.__dict__["get_to_change"] = entries.get
 
     def begin(self, known: Iterable[int]) -> None:
-        self._note()
         super().begin(known)
+        self._note()
 
     def capture(self, checkpoint_id: int | None = None, since: int | None = None) -> TableCapture:
-        self._note()
-        return super().capture(checkpoint_id, since)
+        if not self._may_rest(checkpoint_id):
+            self._rest = 0
+            capture = super().capture(checkpoint_id, since)
+            self._note()
+            return capture
+        if self._rest:
+            self._rest -= 1
+            places = None
+        else:
+            self._rest, self._next_rest = self._next_rest, min(2 * self._next_rest, _LONGEST_REST)
+            places = super().capture(checkpoint_id, since).places
+        self._changed, self._past, self._captures = None, [], []
+        self._write_directly()
+        return TableCapture(self._entries.copy(), places, is_copy=True)
+
+    def _may_rest(self, checkpoint_id: int | None) -> bool:
+        """From a capture to the next one."""
+        number, changed = len(self._entries), self._changed
+        if changed is not None and 2 * len(changed) <= number:
+            self._next_rest = _SHORTEST_REST
+            return False
+        return (
+            checkpoint_id is not None
+            and (changed is not None or self._rest > 1)
+            and number <= _MOST_AT_REST
+            and not self._has_mutable
+            and not self._is_captured()
+        )
 
     def _note(self) -> None:
         for name in ("get_to_change", "put", "put_all"):
             self.__dict__.pop(name, None)
+        for handle in self.handles:
+            handle.follow()
+
+    def _write_directly(self) -> None:
+        """In place of the methods below, while there is nothing to note."""
+        self.__dict__.update(
+            get=self._entries.get, put=self._entries.__setitem__, put_all=self._entries.update
+        )
+        for handle in self.handles:
+            handle.follow()
 
     def point_reader(self) -> PointReader:
         self.__dict__.pop("get_to_change", None)
@@ -285,9 +340,12 @@ class HeapValueTable(HeapTable, ValueTable):
             return default
         if type(value) in IMMUTABLE:
             return value
+        self._has_mutable = True
         if self._is_shared:  # what is kept is not what is changed, for captures neither
             return own(value)
-        assert self._changed is not None
+        if self._changed is None:
+            value = self._entries[place] = own(value)  # it rests, for the last time
+            return value
         if place not in self._changed:
             self._first_change(place)
             if self._is_captured():
@@ -298,7 +356,7 @@ class HeapValueTable(HeapTable, ValueTable):
         value = self._remove(place)
         if value is MISSING:
             return default
-        return own(value) if self._is_shared or self._is_captured() else value
+        return own(value) if self._is_shared or self._rest or self._is_captured() else value
 
     def put(self, place: Any, value: Any) -> None:
         assert self._changed is not None
@@ -317,19 +375,23 @@ class HeapValueState(TableValueState):
     """The most common handle.  Of two values in turn the second mostly has the type of the first,
     and goes straight into the dictionary."""
 
-    __slots__ = ("_entries", "_heap", "_noted", "_read", "_written")
+    __slots__ = ("_changed", "_entries", "_first_change", "_heap", "_noted", "_read", "_written")
 
     def __init__(self, table: HeapValueTable, context: KeyContext, default: Any) -> None:
         super().__init__(table, context, default)
         self._heap = table
         self._entries = table._entries
+        self._changed: set[Any] = set()
+        """The table's, where changes are noted."""
+        self._first_change = table._first_change
         self._read: type | None = None
         """A type whose values are read as they are."""
         self._written: type | None = None
-        """A type whose values are written as they are, and without noting it."""
+        """A type whose values are written as they are; None where changes are noted."""
         self._noted: type | None = None
-        """A type whose values are written as they are when that was noted; None as long as nothing
-        is noted."""
+        """Likewise; None where they are not."""
+        table.handles.append(self)
+        self.follow()
 
     def value(self) -> Any:
         value = self._entries.get(self._context.key, MISSING)
@@ -344,22 +406,37 @@ class HeapValueState(TableValueState):
         if type(value) is self._written:
             self._entries[self._context.key] = value
             return
+        super().update(value)
+        if self._heap._changed is None and value is not None and type(value) in IMMUTABLE:
+            self._written = type(value)
+
+    def follow(self) -> None:
+        """The table notes changes from now on, or notes them in another set, or does not."""
+        changed = self._heap._changed
+        self._changed = set() if changed is None else changed
+        kind = HeapValueState if changed is None else NotingHeapValueState
+        if type(self) is not kind:
+            # Whoever has kept the other class's method comes by it to the table.
+            self._written = self._noted = None
+            self.__class__ = kind
+
+
+class NotingHeapValueState(HeapValueState):
+    """The same handle where changes are noted: to ask for each value whether they are takes as long
+    as to write it."""
+
+    __slots__ = ()
+
+    def update(self, value: Any) -> None:
         if type(value) is self._noted:
-            key, heap = self._context.key, self._heap
-            if key not in heap._changed:  # type: ignore[operator]
-                heap._first_change(key)
+            key = self._context.key
+            if key not in self._changed:
+                self._first_change(key)
             self._entries[key] = value
             return
-        super().update(value)
-        if value is not None and type(value) in IMMUTABLE:
-            if self._heap._changed is None:
-                self._written = type(value)
-            else:
-                self._noted = type(value)
-
-    def note(self) -> None:
-        """From now on the table has to know."""
-        self._written = None
+        TableValueState.update(self, value)
+        if self._heap._changed is not None and value is not None and type(value) in IMMUTABLE:
+            self._noted = type(value)
 
 
 class HeapListTable(HeapTable, ListTable):

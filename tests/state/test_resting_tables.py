@@ -1,0 +1,230 @@
+"""Tables on the heap whose places nearly all change: they note nothing for some captures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flinkray.state import (
+    HeapKeyedStateBackend,
+    KeyedSnapshot,
+    ReducingStateDescriptor,
+    ValueStateDescriptor,
+)
+from flinkray.state.heap_tables import HeapValueTable
+
+VALUES: Any = ValueStateDescriptor("values")
+
+
+def extended(left: list[int], right: list[int]) -> list[int]:
+    left.extend(right)
+    return left
+
+
+SUMS: Any = ReducingStateDescriptor("values", extended)
+
+
+class Busy:
+    """A backend with one value table, of which everything changes between captures."""
+
+    def __init__(self, descriptor: Any = VALUES, **values: Any) -> None:
+        self.descriptor = descriptor
+        self.backend = HeapKeyedStateBackend()
+        self.state = self.backend.state(descriptor)
+        table = self.backend.value_table(descriptor)
+        assert isinstance(table, HeapValueTable)
+        self.table = table
+        self.put(**values)
+        self.number = 0
+
+    def put(self, **values: Any) -> None:
+        for key, value in values.items():
+            self.table.put(key, value)
+
+    def update(self, **values: Any) -> None:
+        for key, value in values.items():
+            self.backend.context.key = key
+            self.state.update(value)
+
+    def capture(self) -> Any:
+        self.number += 1
+        return self.backend.capture(self.number, self.number - 1 or None)
+
+    def rest(self) -> KeyedSnapshot:
+        """The table does from now on; what it held."""
+        whole = self.capture().write()
+        self.put(**{place: self.table.get(place) for place in self.table.places()})
+        self.capture().write()
+        assert not self.notes
+        return whole  # type: ignore[no-any-return]
+
+    @property
+    def notes(self) -> bool:
+        return self.table._changed is not None
+
+    def held(self, *snapshots: KeyedSnapshot) -> dict[Any, Any]:
+        """What is restored from these."""
+        copy = HeapKeyedStateBackend()
+        copy.restore(snapshots)
+        return dict(copy.value_table(self.descriptor).entries())
+
+
+def is_whole(snapshot: KeyedSnapshot) -> bool:
+    return snapshot.tables["values"].whole
+
+
+def test_table_that_changes_as_a_whole_rests_and_is_written_as_a_whole_meanwhile() -> None:
+    busy = Busy(a=0, b=0)
+    busy.capture().write()
+    for rest in (2, 4, 8, 16, 16):
+        assert busy.notes
+        busy.put(a=rest, b=rest)
+        first = busy.capture()
+        busy.put(a=-1)
+        assert not is_whole(first.write())
+        for number in range(rest):
+            assert not busy.notes
+            busy.put(a=number, b=number, new=number)
+            later = busy.capture()
+            busy.put(a=-1, another=-1)
+            busy.table.remove("new")
+            snapshot = later.write()
+            assert is_whole(snapshot)
+            assert busy.held(snapshot) == {"a": number, "b": number, "new": number}
+            busy.table.remove("another")
+    assert busy.notes
+
+
+def test_changes_are_known_again_after_a_rest_and_a_table_that_hardly_changes_does_not_rest() -> (
+    None
+):
+    busy = Busy(a=0, b=0, c=0)
+    busy.rest()
+    busy.capture().release()
+    whole = busy.capture().write()
+    assert is_whole(whole)
+    for number in (1, 2, 3):
+        assert busy.notes
+        busy.put(a=number)
+        changes = busy.capture().write()
+        assert not is_whole(changes)
+        assert busy.held(whole, changes) == {"a": number, "b": 0, "c": 0}
+    busy.put(a=1, b=1)
+    busy.capture()  # and nobody writes it
+    assert not busy.notes
+    busy.capture()
+    busy.capture()
+    assert busy.notes  # it rests as shortly as at first
+
+
+def test_changes_since_a_capture_before_the_rest_are_everything() -> None:
+    busy = Busy(a=0, b=0)
+    before = busy.capture().write()
+    busy.put(a=1, b=1)
+    busy.capture().write()
+    busy.put(a=2, b=2)
+    busy.capture().release()
+    busy.capture().release()
+    assert busy.notes
+    later = busy.backend.capture(9, since=1).write()
+    assert is_whole(later)
+    assert busy.held(before, later) == {"a": 2, "b": 2}
+
+
+def test_table_does_not_rest_while_an_earlier_capture_waits() -> None:
+    busy = Busy(a=0, b=0)
+    waiting = busy.capture()
+    busy.put(a=1, b=1)
+    changes = busy.capture()
+    assert busy.notes
+    busy.put(a=2, b=2, c=2)
+    assert busy.held(waiting.write()) == {"a": 0, "b": 0}
+    changes.release()
+    busy.capture()
+    assert not busy.notes
+
+
+def test_large_table_does_not_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flinkray.state.heap_tables._MOST_AT_REST", 2)
+    for places, rests in ((("a", "b"), True), (("a", "b", "c"), False)):
+        busy = Busy(**dict.fromkeys(places, 0))
+        busy.capture().write()
+        busy.put(**dict.fromkeys(places, 1))
+        busy.capture().write()
+        assert busy.notes is not rests
+
+
+def test_table_that_grows_in_its_rest_notes_changes_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("flinkray.state.heap_tables._MOST_AT_REST", 2)
+    busy = Busy(a=0, b=0)
+    busy.rest()
+    busy.put(c=0)
+    waiting = busy.capture()
+    assert busy.notes
+    busy.put(c=1)
+    assert busy.held(waiting.write()) == {"a": 0, "b": 0, "c": 0}
+
+
+def test_capture_without_an_id_ends_the_rest() -> None:
+    busy = Busy(a=0, b=0)
+    busy.rest()
+    waiting = busy.backend.capture()
+    assert busy.notes
+    busy.put(a=1)
+    assert busy.held(waiting.write()) == {"a": 0, "b": 0}
+
+
+def test_what_is_changed_in_place_in_a_rest_is_not_so_in_a_capture_that_waits() -> None:
+    """And such a table rests no more."""
+    busy = Busy(SUMS, a=[1], b=[1])
+    busy.rest()
+    waiting = busy.capture()
+    assert not busy.notes
+    for key in ("a", "b"):
+        busy.backend.context.key = key
+        busy.state.add([2])
+    busy.table.take("b").append(3)
+    assert busy.held(waiting.write()) == {"a": [1], "b": [1]}
+    assert busy.table.get("a") == [1, 2]
+    for _ in range(4):
+        busy.put(a=[5])
+        busy.capture().write()
+        assert busy.notes
+
+
+def test_what_was_taken_in_a_rest_may_be_changed_while_a_capture_waits() -> None:
+    busy = Busy(a=[1], b=[1])
+    busy.rest()
+    waiting = busy.capture()
+    assert not busy.notes
+    busy.table.take("a").append(2)
+    assert busy.held(waiting.write()) == {"a": [1], "b": [1]}
+
+
+def test_methods_of_a_handle_that_a_function_has_kept_go_on_noting_and_writing() -> None:
+    busy = Busy()
+    kept = [busy.state.update]
+
+    def update(value: int) -> None:
+        for number, method in enumerate(kept):
+            for key in range(number, 30, len(kept)):
+                busy.backend.context.key = key
+                method(value)
+                method(value + 1)
+
+    written: list[KeyedSnapshot] = []
+    for number in range(12):
+        update(10 * number)
+        waiting = busy.capture()
+        if len(kept) < 3 and (number < 1 or not busy.notes):
+            kept.append(busy.state.update)
+        update(-5)
+        snapshot = waiting.write()
+        if is_whole(snapshot):
+            written.clear()
+        written.append(snapshot)
+        expected = dict.fromkeys(range(30), 10 * number + 1)
+        assert busy.held(*written) == expected
