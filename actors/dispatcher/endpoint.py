@@ -215,6 +215,8 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             raise JobSubmissionError(job_id, "the cluster is shutting down")
         if (unreadable := self._unreadable.get(job_id)) is not None:
             raise unreadable
+        if job_id not in self._jobs and job_id not in self._ended:
+            await self._snapshots.check_given(job_graph)
         if (known := self._jobs.get(job_id)) is not None:
             await asyncio.shield(known.accepted)  # or refused, and so is this submission
         if known is not None or job_id in self._ended:

@@ -9,13 +9,15 @@ from collections.abc import Mapping
 
 from flinkray.actors.dispatcher.managed_job import ManagedJob
 from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken
-from flinkray.checkpoint.errors import CheckpointNotFoundError
+from flinkray.actors.shared.checkpoint_storage import why_not_started_from
+from flinkray.checkpoint.errors import CheckpointNotFoundError, CheckpointStorageError
 from flinkray.checkpoint.storage import dispose_savepoint, metadata_path, read_metadata
 from flinkray.core.config import Configuration
-from flinkray.core.errors import FencingTokenError, JobStateError, RpcError
+from flinkray.core.errors import FencingTokenError, JobStateError, JobSubmissionError, RpcError
 from flinkray.core.ids import DispatcherId, JobID
 from flinkray.core.job_options import STATE_RECOVERY_PATH
 from flinkray.rpc import FencedRpcEndpoint
+from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.reports.job_info import JobResult
 
 log = logging.getLogger(__name__)
@@ -49,6 +51,23 @@ class JobSnapshots:
                     log.info("job %s: no %s yet: %s", job.job_id, request.kind.value, error)
             await self._dispatcher.rpc_service.pause(_RETRY_DELAY)
         return taken_at_the_end(job.outcome.result, request)
+
+    async def check_given(self, graph: JobGraph) -> None:
+        """Look for the savepoint that a job is to start from.  What storage may tell another time,
+        its JobMaster asks again; and whether all files are there.
+
+        Raises:
+            JobSubmissionError: there is none, or it is not whole.
+        """
+        given = Configuration(graph.configuration).get(STATE_RECOVERY_PATH)
+        if given is None:
+            return
+        try:
+            await self._dispatcher.rpc_service.run_blocking(read_metadata, given)
+        except CheckpointStorageError as error:
+            if not error.retryable:
+                reason = why_not_started_from(given, error)
+                raise JobSubmissionError(graph.job_id, reason) from error
 
     async def dispose(self, path: str) -> None:
         """See :meth:`DispatcherGateway.dispose_savepoint`."""

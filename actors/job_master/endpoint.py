@@ -35,6 +35,7 @@ from flinkray.actors.job_master.source_coordination import SourceCoordination
 from flinkray.actors.job_master.stored_checkpoints import CheckpointsLostError
 from flinkray.actors.job_master.task_deployer import TaskDeployer
 from flinkray.actors.job_master.task_executor_connections import TaskExecutorConnections
+from flinkray.actors.shared.checkpoint_storage import why_not_started_from
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.shared.settings import (
     default_restart_strategy,
@@ -257,7 +258,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         try:
             savepoint = await self._checkpoints.read_savepoint(location)
         except CheckpointStorageError as error:
-            text = f"the job cannot start from {location}: {error}"
+            text = why_not_started_from(location, error)
             failure = Failure(text, suppress_restarts=True)
             self._apply(self._scheduler.global_failure(failure, self._now))
             return False

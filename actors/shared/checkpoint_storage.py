@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.checkpoint import locations
+from flinkray.checkpoint.errors import CheckpointStorageError
 from flinkray.checkpoint.storage import JobCheckpointStorage
 from flinkray.core.job_options import CHECKPOINTING_DIR
+from flinkray.core.locations import without_secrets
 from flinkray.scheduler.graph.job_graph import JobGraph
 
 _DEFAULT = "checkpoints"
@@ -17,3 +19,10 @@ def checkpoint_storage_of(services: ClusterServices, graph: JobGraph) -> JobChec
     directory = services.configuration.with_values(graph.configuration).get(CHECKPOINTING_DIR)
     default = locations.join(services.arguments.storage_dir, _DEFAULT)
     return JobCheckpointStorage(directory or default, graph.job_id)
+
+
+def why_not_started_from(location: str, error: CheckpointStorageError) -> str:
+    """What people are told, with each path once."""
+    if error.path.startswith(without_secrets(location)):
+        return f"the job cannot start from {error}"
+    return f"the job cannot start from {without_secrets(location)}: {error}"

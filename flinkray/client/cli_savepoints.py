@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 
 from flinkray.client.cli_options import JOB_ID, common, connected, job_id_of
+from flinkray.client.cluster_client import ClusterClient
+from flinkray.client.savepoint_locations import absolute_location
 from flinkray.core.ids import JobID
 
 
@@ -37,8 +39,9 @@ def savepoint(
     if job is None:
         raise click.UsageError("name a job (flinkray list), or --dispose a savepoint")
     job_id = job_id_of(job)
+    directory = None if directory is None else absolute_location(directory)
     with connected(address, cluster_id) as client:
-        click.echo(f"taking a savepoint of job {job_id}", err=True)
+        _say_if_it_runs(client, job_id, f"taking a savepoint of job {job_id}")
         click.echo(client.job(job_id).trigger_savepoint(directory))
 
 
@@ -58,12 +61,19 @@ def stop(
 
     Default of DIRECTORY: execution.checkpointing.savepoint-dir of the job or its cluster.
     """
+    directory = None if directory is None else absolute_location(directory)
     with connected(address, cluster_id) as client:
         how = "draining" if drain else "stopping"
-        click.echo(f"{how} job {job_id} with a savepoint", err=True)
+        _say_if_it_runs(client, job_id, f"{how} job {job_id} with a savepoint")
         path = client.job(job_id).stop_with_savepoint(directory, drain=drain)
         click.echo(f"job {job_id} has finished", err=True)
         click.echo(path)
+
+
+def _say_if_it_runs(client: ClusterClient, job_id: JobID, text: str) -> None:
+    """Raises JobNotFoundError."""
+    if not client.job(job_id).status().is_terminal:
+        click.echo(text, err=True)
 
 
 @click.command("trigger")

@@ -34,6 +34,7 @@ from flinkray.scheduler.checkpoints.messages import (
     DeclineCheckpoint,
     TriggerCheckpoint,
 )
+from flinkray.scheduler.checkpoints.operators_with_state import operators_without_uid
 from flinkray.scheduler.execution.execution_graph import ExecutionGraph, ExecutionJobVertex
 from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfiguration
 from flinkray.scheduler.graph.job_graph import JobGraph
@@ -184,6 +185,8 @@ class Checkpoints(NoCheckpoints):
         self._is_next_global = True
         """Whether the coordinators of operators go back with the next tasks."""
         self._pickled_states = PickledStates(job_graph)
+        self._without_uid: tuple[str, ...] = ()
+        """Names of operators with state in the last savepoint."""
 
     # --- what the job knows -----------------------------------------------------------------------
 
@@ -203,7 +206,14 @@ class Checkpoints(NoCheckpoints):
     @property
     def warnings(self) -> tuple[str, ...]:
         """What users should mend."""
-        return self._pickled_states.warnings
+        if not self._without_uid:
+            return self._pickled_states.warnings
+        names = ", ".join(map(repr, self._without_uid))
+        return (
+            *self._pickled_states.warnings,
+            f"the last savepoint has state of operators without a uid: {names}; they are known by "
+            "their place in the program: set a uid before you change it",
+        )
 
     @property
     def savepoint_in_use(self) -> str | None:
@@ -239,6 +249,8 @@ class Checkpoints(NoCheckpoints):
                             actions += coordinator.awaited(answer)
                 return actions
             case CheckpointIsStored(stored, path):
+                if stored.properties.is_savepoint:
+                    self._without_uid = operators_without_uid(stored.metadata)
                 return coordinator.checkpoint_stored(stored, path, now)
             case CheckpointIsNotStored(stored, cause):
                 return coordinator.checkpoint_not_stored(stored, cause, now)

@@ -83,7 +83,7 @@ def test_unknown_job_is_exit_code_4(name: list[str], client: ClusterClient, caps
     assert run(client, *name, UNKNOWN) == 4
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.endswith(f"error: job {UNKNOWN}: not known to this cluster (see: flinkray list)\n")
+    assert err == f"error: job {UNKNOWN}: not known to this cluster (see: flinkray list)\n"
 
 
 def test_a_savepoint_is_printed_alone_and_operators_without_uid_are_told_of(

@@ -19,6 +19,7 @@ from flinkray.core.errors import (
     JobExecutionError,
     JobNotFoundError,
     JobStateError,
+    JobSubmissionError,
     RpcTimeoutError,
 )
 from flinkray.datastream import (
@@ -179,7 +180,10 @@ def failure_of(
     if "max_parallelism" in changes:
         env.set_max_parallelism(changes.pop("max_parallelism"))
     program(env, **changes).print()
-    client = env.execute_async()
+    try:
+        client = env.execute_async()
+    except JobSubmissionError as refusal:  # there is no savepoint at all
+        return str(refusal), 0
     with pytest.raises(JobExecutionError) as error:
         client.get_job_execution_result().result(60)
     return error.value.text, cluster.client.job(client.get_job_id()).details().restarts
@@ -226,10 +230,12 @@ def test_a_program_that_does_not_fit_a_savepoint_fails_at_once(
 
 def test_there_is_no_savepoint_at_the_path(cluster: ThreadedCluster, tmp_path: Path) -> None:
     """E2E-06"""
-    text, restarts = failure_of(cluster, tmp_path, str(tmp_path / "nowhere"))
-    assert f"cannot start from {tmp_path}/nowhere: " in text
-    assert "there is no such directory" in text
-    assert restarts == 0
+    before = cluster.client.list_jobs()
+    text, _ = failure_of(cluster, tmp_path, str(tmp_path / "nowhere"))
+    assert text.endswith(
+        f"the job cannot start from {tmp_path}/nowhere: there is no such directory"
+    )
+    assert cluster.client.list_jobs() == before, "it is refused before it is a job"
     with pytest.raises(CheckpointNotFoundError, match="nowhere"):
         cluster.client.dispose_savepoint(str(tmp_path / "nowhere"))
 

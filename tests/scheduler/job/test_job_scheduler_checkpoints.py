@@ -230,6 +230,20 @@ def test_job_that_takes_none_answers_so() -> None:
     assert all(d.restored is None and d.restores == 0 for d in tasks.tasks.values())
 
 
+def test_operators_without_uid_are_warned_of_when_a_savepoint_has_their_state() -> None:
+    """In what is told of the job."""
+    tasks = running()
+    tasks.take()
+    assert tasks.scheduler.details().warnings == ()
+    tasks.take(savepoint())
+    (warning,) = tasks.scheduler.details().warnings
+    assert warning.startswith("the last savepoint has state of operators without a uid: ")
+    assert "'b'" in warning
+    assert tasks.scheduler.progress().warnings == (warning,)
+    tasks.take(savepoint())
+    assert tasks.scheduler.details().warnings == (warning,)
+
+
 def test_state_that_is_pickled_is_warned_of_once_by_operator() -> None:
     tasks = running()
     tasks.trigger()
