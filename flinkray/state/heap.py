@@ -170,6 +170,9 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         ]
         queues = {name: queue.capture() for name, queue in self._queues.items()}
         columns = self._columnar.capture(checkpoint_id, since)
+        if not (columns or self._restored or self._columnar.restored):
+            # Whatever there is may be wanted as a whole: then what was there before is not needed.
+            is_whole = is_whole or all(of_table.places is None for _, of_table in tables)
         return HeapCapture(
             is_whole,
             self.key_groups,

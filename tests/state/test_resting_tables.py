@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flinkray.state import (
     HeapKeyedStateBackend,
     KeyedSnapshot,
+    ListStateDescriptor,
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
@@ -228,3 +230,49 @@ def test_methods_of_a_handle_that_a_function_has_kept_go_on_noting_and_writing()
         written.append(snapshot)
         expected = dict.fromkeys(range(30), 10 * number + 1)
         assert busy.held(*written) == expected
+
+
+def test_capture_in_which_all_tables_are_whole_is_not_about_an_earlier_one() -> None:
+    busy = Busy(a=0, b=0)
+    queue = busy.backend.timer_queue("timers")
+    queue.add(1, "a", None)
+    busy.rest()
+    for _ in range(2):
+        busy.put(a=1)
+        capture = busy.capture()
+        assert capture.is_whole
+        snapshot = capture.write()
+        assert busy.held(snapshot) == {"a": 1, "b": 0}
+        assert len(snapshot.timers["timers"]) == 1
+    assert busy.notes
+    assert not busy.capture().is_whole
+
+
+@pytest.mark.parametrize("columnar", [False, True])
+def test_capture_is_about_an_earlier_one_where_other_state_is_not_in_it_as_a_whole(
+    columnar: bool,
+) -> None:
+    """Be it that nobody has asked for it since the restore, or that it tells its changes."""
+
+    def ask(backend: HeapKeyedStateBackend) -> None:
+        if columnar:
+            backend.columns().column("numbers", np.dtype("int64"), 0)
+        else:
+            backend.list_table(ListStateDescriptor("others")).append("a", 5)
+
+    busy = Busy(a=0, b=0)
+    ask(busy.backend)
+    stored = busy.rest()
+    assert not busy.capture().is_whole
+    restored = HeapKeyedStateBackend()
+    restored.restore([stored], 7)
+    table = restored.value_table(VALUES)
+    for number in (8, 9):
+        table.put("a", number)
+        table.put("b", number)
+        capture = restored.capture(number, number - 1)
+        assert not capture.is_whole
+        written = capture.write()
+    assert is_whole(written)
+    ask(restored)
+    assert not restored.capture(10, 9).is_whole
