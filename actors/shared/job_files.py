@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import hashlib
 import importlib
 import io
 import os
-import shutil
 import sys
 import tempfile
 import threading
@@ -16,21 +14,15 @@ import time
 import zipfile
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import BinaryIO
 
 from flinkray.actors.shared.archives import unpack
 from flinkray.core.blobs import BlobKey
 from flinkray.core.ids import JobID
+from flinkray.core.locked_folders import LockedFolder, sweep_locked_folders
 from flinkray.rpc import RpcService
 from flinkray.scheduler.graph.job_graph import JobFile, JobFileUse
 
 Fetch = Callable[[BlobKey], Awaitable[bytes]]
-
-_LOCK = "lock"
-"""Held by the process whose files they are, as long as it lives."""
-
-_BEING_MADE = 60.0
-"""Seconds after which a folder without a lock is none that is being made."""
 
 _ARCHIVES_FOLDER = "archives"
 
@@ -113,38 +105,7 @@ class JobFiles:
 def sweep_job_files(cluster_id: str) -> int:
     """Remove what processes of the cluster have left on this machine that died; how many folders.
     Blocks."""
-    count = 0
-    for folder in _root().glob(f"{_prefix(cluster_id)}*"):
-        try:
-            count += folder.stat().st_uid == os.getuid() and _remove_if_abandoned(folder)
-        except OSError:  # somebody else removes it
-            continue
-    return count
-
-
-def _remove_if_abandoned(folder: Path) -> bool:
-    """If nobody holds its lock; one without a lock is being made, or was half removed."""
-    try:
-        lock = (folder / _LOCK).open("rb")
-    except FileNotFoundError:
-        is_abandoned = time.time() - folder.stat().st_mtime > _BEING_MADE
-        if is_abandoned:
-            shutil.rmtree(folder, ignore_errors=True)
-        return is_abandoned
-    with lock:
-        is_abandoned = _takes(lock)
-        if is_abandoned:  # held meanwhile, so that whoever has just made the folder notices
-            shutil.rmtree(folder, ignore_errors=True)
-        return is_abandoned
-
-
-def _takes(lock: BinaryIO) -> bool:
-    """Whether the lock is had now: until the file is closed, by this process and its forks."""
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+    return sweep_locked_folders(_root(), _prefix(cluster_id), time.time())
 
 
 def _root() -> Path:
@@ -156,30 +117,14 @@ def _prefix(cluster_id: str) -> str:
     return f"flinkray-files-{hashlib.sha256(cluster_id.encode()).hexdigest()[:16]}-"
 
 
-def _new_folder(cluster_id: str) -> tuple[Path, BinaryIO]:
-    """With its lock, held."""
-    while True:
-        folder = Path(tempfile.mkdtemp(prefix=_prefix(cluster_id), dir=_root()))
-        try:
-            lock = (folder / _LOCK).open("wb")
-        except FileNotFoundError:
-            continue
-        if _takes(lock) and os.fstat(lock.fileno()).st_nlink:
-            return folder, lock
-        lock.close()  # a sweep was faster, and removes it, or has done so
-
-
 class _Unpacked:
     """In a folder of their own."""
 
-    def __init__(
-        self, folder: str, lock: BinaryIO, imports: list[str], cached: dict[str, str]
-    ) -> None:
-        self.folder = folder
-        self._lock = lock
-        self.imports = imports
-        self.cached = cached
-        self.archives = Path(folder, _ARCHIVES_FOLDER)
+    def __init__(self, folder: LockedFolder) -> None:
+        self._folder = folder
+        self.imports: list[str] = []
+        self.cached: dict[str, str] = {}
+        self.archives = folder.path / _ARCHIVES_FOLDER
         self._left: str | None = None
         """The working directory before."""
 
@@ -196,12 +141,11 @@ class _Unpacked:
             if entry in sys.path:
                 sys.path.remove(entry)
             sys.path_importer_cache.pop(entry, None)
-        inside = f"{self.folder}/"
+        inside = f"{self._folder.path}/"
         for name, module in tuple(sys.modules.items()):
             if str(getattr(module, "__file__", None)).startswith(inside):
                 del sys.modules[name]
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self._lock.close()
+        self._folder.remove()
 
 
 class _Unpacking:
@@ -217,10 +161,10 @@ class _Unpacking:
 
     def run(self) -> _Unpacked:
         sweep_job_files(self._cluster_id)
-        folder, lock = _new_folder(self._cluster_id)
-        unpacked = _Unpacked(str(folder), lock, [], {})
+        folder = LockedFolder(_root(), _prefix(self._cluster_id))
+        unpacked = _Unpacked(folder)
         try:
-            _write(folder, self._files, self._contents, unpacked)
+            _write(folder.path, self._files, self._contents, unpacked)
         except BaseException:
             unpacked.remove()
             raise

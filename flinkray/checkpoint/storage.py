@@ -223,6 +223,12 @@ def _not_there(directory: str, path: str) -> CheckpointNotFoundError | Incomplet
         return CheckpointNotFoundError(
             directory, f"it is no checkpoint, but contains some: name one, such as {inside[-1]}"
         )
+    if not locations.name_of(directory).startswith((_CHECKPOINT, _SAVEPOINT)):
+        return CheckpointNotFoundError(
+            directory,
+            f"it is no checkpoint or savepoint, or not a whole one: there is no file {path} "
+            f"({len(names)} others are there)",
+        )
     return IncompleteCheckpointError(
         path,
         "there is no such file: the checkpoint was never completed, or is being deleted; restore "

@@ -301,6 +301,10 @@ def test_what_is_no_checkpoint_of_this_flinkray_is_said_so(tmp_path: Path) -> No
     (unfinished / "0e41").write_bytes(b"state")
     with pytest.raises(IncompleteCheckpointError, match=r"never completed.*1 other"):
         read_metadata(str(unfinished))
+    (tmp_path / "some files").mkdir()
+    (tmp_path / "some files" / "a").touch()
+    with pytest.raises(CheckpointNotFoundError, match=r"files: it is no checkpoint .*1 others"):
+        read_metadata(str(tmp_path / "some files"))
     path = unfinished / "_metadata"
     path.write_bytes(b"\x49\x60\x67\x2d\x00\x00\x00\x04" + bytes(100))  # Flink's
     with pytest.raises(UnknownCheckpointFormatError, match="another system"):

@@ -21,7 +21,7 @@ from flinkray.state import (
 from flinkray.state.backends import backend_factory
 from flinkray.state.disk import DiskKeyedStateBackend, DiskSettings, StateStorageError
 from flinkray.state.disk.fair_lock import FairLock
-from flinkray.state.disk.folders import StateFolder, sweep_state_folders
+from flinkray.state.disk.folders import new_state_folder, sweep_state_folders
 
 VALUES: Any = ValueStateDescriptor("values")
 LISTS: Any = ListStateDescriptor("lists")
@@ -59,8 +59,8 @@ def test_what_a_killed_process_has_left_goes_with_the_next_folder(tmp_path: Path
     killed = in_another_process(
         """
         import os, signal, sys
-        from flinkray.state.disk.folders import StateFolder
-        folder = StateFolder(sys.argv[1])
+        from flinkray.state.disk.folders import new_state_folder
+        folder = new_state_folder(sys.argv[1])
         (folder.path / "something").write_text("large")
         os.kill(os.getpid(), signal.SIGKILL)
         """,
@@ -68,7 +68,7 @@ def test_what_a_killed_process_has_left_goes_with_the_next_folder(tmp_path: Path
     )
     assert killed.returncode == -9
     (left,) = tmp_path.iterdir()
-    mine = StateFolder(str(tmp_path))
+    mine = new_state_folder(str(tmp_path))
     assert not left.exists()
     assert sweep_state_folders(tmp_path) == 0, "somebody holds it"
     assert list(tmp_path.iterdir()) == [mine.path]

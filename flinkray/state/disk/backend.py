@@ -15,7 +15,7 @@ from flinkray.state.columnar_tables import ColumnarTables
 from flinkray.state.descriptors import StateDescriptor
 from flinkray.state.disk.capture import CapturedQueue, CapturedTable, DiskCapture
 from flinkray.state.disk.engine import Engine, EngineMemory, StateStorageError, load_module
-from flinkray.state.disk.folders import StateFolder
+from flinkray.state.disk.folders import new_state_folder
 from flinkray.state.disk.settings import DiskSettings
 from flinkray.state.disk.spool import RestoredTable, Spool
 from flinkray.state.disk.store import DiskStore
@@ -88,7 +88,7 @@ class DiskKeyedStateBackend(KeyedStateBackend):
         turn = self.key_groups.first // (self.key_groups.last - self.key_groups.first + 1)
         directory = directories[turn % len(directories)] if directories else None
         try:
-            folder = StateFolder(directory)
+            folder = new_state_folder(directory)
         except OSError as error:
             raise StateStorageError(
                 f"there is no place for state in {directory or 'the temporary directory'}: "

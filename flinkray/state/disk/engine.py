@@ -16,7 +16,7 @@ from itertools import islice, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flinkray.state.disk.folders import StateFolder
+from flinkray.core.locked_folders import LockedFolder
 from flinkray.state.errors import StateError
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Engine:
         StateStorageError: by all methods.
     """
 
-    def __init__(self, folder: StateFolder, memory: EngineMemory) -> None:
+    def __init__(self, folder: LockedFolder, memory: EngineMemory) -> None:
         module = self._module = load_module()
         self._folder = folder
         shared = _shared_of(memory)
