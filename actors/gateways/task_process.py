@@ -135,6 +135,10 @@ class TaskProcessGateway(RpcGateway):
         """None: the process is pretended."""
 
     @abstractmethod
+    async def request_heartbeat(self) -> None:
+        """Answered at once, as long as the process answers at all."""
+
+    @abstractmethod
     @ask_timeout(None)
     @runs_to_completion
     async def run_tasks(

@@ -139,6 +139,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
                 self,
                 arguments,
                 slots_per_process=slots_per_process,
+                heartbeat=heartbeat_settings(configuration),
                 waiting=configuration.get(options.PRESTARTED_TASK_PROCESSES),
                 on_died=on_died,
                 factory=task_process_factory,

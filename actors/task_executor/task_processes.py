@@ -19,6 +19,7 @@ from flinkray.actors.shared.deployment_parts import SentParts
 from flinkray.actors.shared.job_files import sweep_job_files
 from flinkray.actors.task_executor.leftover_processes import end_orphans, end_with_descendants
 from flinkray.actors.task_executor.process_watch import ProcessWatch
+from flinkray.actors.task_executor.task_process_heartbeats import TaskProcessHeartbeats
 from flinkray.actors.task_executor.task_process_pool import (
     ProcessRequest,
     StartedProcess,
@@ -32,7 +33,13 @@ from flinkray.core.errors import (
     RpcTimeoutError,
 )
 from flinkray.core.ids import ExecutionAttemptID, JobID, JobMasterId
-from flinkray.rpc import EndpointSpec, Placement, RpcEndpoint, TerminationWatch
+from flinkray.rpc import (
+    EndpointSpec,
+    HeartbeatSettings,
+    Placement,
+    RpcEndpoint,
+    TerminationWatch,
+)
 from flinkray.scheduler.checkpoints.messages import CheckpointOrder, TriggerCheckpoint
 from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
 from flinkray.scheduler.shared.tasks import TaskDeployments
@@ -102,6 +109,7 @@ class TaskProcesses:
         arguments: TaskExecutorArguments,
         *,
         slots_per_process: int,
+        heartbeat: HeartbeatSettings,
         waiting: int = 0,
         on_died: Callable[[TaskProcessPlace, str], None],
         factory: str = TASK_PROCESS_FACTORY,
@@ -128,6 +136,7 @@ class TaskProcesses:
         self._factory = factory
         self._ahead = 0
         """So many the TaskExecutor's own slots need."""
+        self._heartbeats = TaskProcessHeartbeats(endpoint, heartbeat)
         self._places: dict[tuple[int, JobID], TaskProcessPlace] = {}
         self._pool = TaskProcessPool(endpoint, arguments.resource_id, self._start_process)
 
@@ -332,6 +341,12 @@ class TaskProcesses:
             process.gateway, lambda reason: self._died(place, f"{place} died: {reason}")
         )
         self._watch_end(place, process.host)
+        self._heartbeats.monitor(
+            process.name,
+            process.gateway,
+            process.host,
+            lambda silence: self._died(place, f"{place} was killed: {silence}"),
+        )
         waiting, place.waiting = place.waiting, []
         for call in waiting:
             self._send(place, call, process.gateway)
@@ -368,6 +383,8 @@ class TaskProcesses:
             place.watch.cancel()
         if place.end_watch is not None:
             place.end_watch.cancel()
+        if place.process is not None:
+            self._heartbeats.unmonitor(place.process.name)
         if place.request is not None:
             self._pool.withdraw(place.request)
         del self._places[place.number, place.job_id]

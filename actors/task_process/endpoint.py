@@ -187,6 +187,9 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway, KvStateServerGateway):
     async def host(self) -> TaskProcessHost | None:
         return self._host
 
+    async def request_heartbeat(self) -> None:
+        """Nothing is to be done for it."""
+
     # --- tasks ------------------------------------------------------------------------------------
 
     async def run_tasks(

@@ -19,7 +19,13 @@ from flinkray.core.ids import (
     JobVertexID,
     WorkerGroupId,
 )
-from flinkray.rpc import LocalNetwork, LocalRpcService, RpcEndpoint, RpcService
+from flinkray.rpc import (
+    HeartbeatSettings,
+    LocalNetwork,
+    LocalRpcService,
+    RpcEndpoint,
+    RpcService,
+)
 from flinkray.scheduler.graph.job_graph import STREAM, Invokable
 from flinkray.scheduler.shared.tasks import (
     JobInformation,
@@ -82,6 +88,7 @@ class TasksInDoubles:
                 endpoint,
                 arguments,
                 slots_per_process=slots_per_process,
+                heartbeat=HeartbeatSettings(),
                 on_died=on_died,
                 factory=f"{__name__}:create_double",
             ),

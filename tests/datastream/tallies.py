@@ -35,8 +35,8 @@ class Tally(KeyedProcessFunction[int, int, Any]):
     Args:
         of_part: so many numbers, one after the other, are read by one reader.
         echoes: give each number on, too.
-        starts: file to write down in, whenever an attempt begins with a key: the time, the key and
-            the count that it goes on from.
+        starts: file to write down in, whenever an attempt begins with a key: the time, the key, the
+            count that it goes on from, and whether there was a checkpoint, whose count may be 0.
         pause: seconds that it takes for a number at least.
     """
 
@@ -53,6 +53,7 @@ class Tally(KeyedProcessFunction[int, int, Any]):
             ValueStateDescriptor("tally", Types.PICKLED_BYTE_ARRAY())
         )
         self._seen: set[int] = set()
+        self._is_restored = runtime_context.is_restored()
 
     def process_element(
         self, value: int, ctx: KeyedProcessFunction.Context
@@ -63,7 +64,7 @@ class Tally(KeyedProcessFunction[int, int, Any]):
         if self._starts is not None and key not in self._seen:
             self._seen.add(key)
             with self._starts.open("a") as file:
-                file.write(f"{time.time()} {key} {count}\n")
+                file.write(f"{time.time()} {key} {count} {self._is_restored:d}\n")
         if self._pause:
             time.sleep(self._pause)
         part = value // self._of_part
@@ -156,12 +157,16 @@ def differences(results: Iterable[int | Result], count: int) -> str:
     return ", ".join(f"{len(them)} {what}: {them[:10]}" for what, them in found.items() if them)
 
 
-def restarted_from(starts: Path) -> list[tuple[float, int, int]]:
-    """When attempts began with a key, the key, and the count that they went on from."""
+def restarted_from(starts: Path) -> list[tuple[float, int, int, bool]]:
+    """When attempts began with a key, the key, the count that they went on from, and whether it is
+    that of a checkpoint."""
     if not starts.exists():
         return []
     lines = [line.split() for line in starts.read_text().splitlines()]
-    return [(float(when), int(key), int(count)) for when, key, count in lines]
+    return [
+        (float(when), int(key), int(count), is_restored == "1")
+        for when, key, count, is_restored in lines
+    ]
 
 
 def settings(directory: Path | str, interval: str = "100 ms", **others: Any) -> dict[str, str]:

@@ -172,6 +172,7 @@ EXCEPTIONS: dict[str, str] = {
     "TaskProcessGateway.request_io_metrics": READS,
     "TaskProcessGateway.data_address": READS,
     "TaskProcessGateway.host": READS,
+    "TaskProcessGateway.request_heartbeat": READS,
     "TaskProcessGateway.read_partition": "tasks read it, under ids with the execution graph's",
     "StreamCoordinatorGateway.find_results": READS,
     "StreamCoordinatorGateway.read_printed": "a client calls it, which follows the job's JobMaster",

@@ -8,11 +8,11 @@ from tests.simulation.safeguards import STREAMING, seeds_until_noticed
 
 SEEDS = 12
 NOTICED_SOON = {
-    "alignment": 15,
+    "alignment": 127,
     "durable before acknowledged": 0,
     "completed before committed": 0,
     "count of ids kept": 0,
-    "source cut before the barrier": 30,
+    "source cut before the barrier": 438,
     "shared files counted": 0,
     "checkpoints kept until the end is stored": 0,
 }

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 import flinkray
@@ -22,6 +26,8 @@ CONFIGURATION = {
     "taskmanager.numberOfTaskSlots": "2",
     "taskmanager.cpu.cores": "0.5",
     "taskmanager.memory": "200m",
+    "heartbeat.interval": "500 ms",
+    "heartbeat.timeout": "4 s",
     "restart-strategy.type": "fixed-delay",
     "restart-strategy.fixed-delay.attempts": "20",
     "restart-strategy.fixed-delay.delay": "100 ms",
@@ -35,11 +41,10 @@ def streams(ray_cluster: object) -> Iterator[ClusterClient]:
         yield client
 
 
-def kill_all(kind: str) -> None:
+def of_kind(kind: str) -> list[int]:
     victims = [a for a in live_actors() if (a.kind, a.namespace) == (kind, NAMESPACE)]
     assert victims, kind
-    for victim in victims:
-        kill(victim.pid)
+    return [victim.pid for victim in victims]
 
 
 @pytest.mark.parametrize("kind", ["TaskProcess", "TaskExecutor", "StreamCoordinator", "JobMaster"])
@@ -53,8 +58,32 @@ def test_nothing_is_lost_doubled_or_out_of_order(
     results = tallies(env.set_parallelism(2), COUNT, PER_SECOND, witness).execute_and_collect()
     # the first one has its pointer when the second is stored
     wait_until(lambda: newest(checkpoints) > 1, 90, "two checkpoints")
-    kill_all(kind)
+    for pid in of_kind(kind):
+        kill(pid)
     assert set(results) == expected(COUNT)
     begun = first_numbers(witness)
     assert any(len(of_subtask) > 1 for of_subtask in begun), "it did not notice"
     assert all(n > of_subtask[0] for of_subtask in begun for n in of_subtask[1:])
+
+
+def test_task_processes_that_stand_still_are_replaced(
+    streams: ClusterClient, tmp_path: Path
+) -> None:
+    """E2E-04: they are stopped, and nobody lets them go on."""
+    checkpoints, witness = tmp_path / "checkpoints", tmp_path / "witness"
+    env = StreamExecutionEnvironment.get_execution_environment(cluster=streams)
+    env.configure(Configuration.from_dict(settings(checkpoints, "300 ms")))
+    results = tallies(env.set_parallelism(2), 8_000, PER_SECOND, witness).execute_and_collect()
+    wait_until(lambda: newest(checkpoints) > 1, 90, "two checkpoints")
+    stopped = of_kind("TaskProcess")
+    try:
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        assert set(results) == expected(8_000)
+    finally:
+        for pid in stopped:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+    begun = first_numbers(witness)
+    assert any(len(of_subtask) > 1 for of_subtask in begun), "it did not notice"
+    assert not any(psutil.pid_exists(pid) for pid in stopped)

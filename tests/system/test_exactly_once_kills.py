@@ -25,6 +25,7 @@ from typing import Any
 import pytest
 
 import flinkray
+from flinkray.checkpoint.errors import CheckpointNotFoundError
 from flinkray.client import ClusterClient, JobHandle
 from flinkray.datastream import Configuration, DataStream, StreamExecutionEnvironment, Types
 from flinkray.testing.waiting import wait_until
@@ -66,7 +67,7 @@ CONFIGURATION = {
     "jobmaster.max-failovers": "100000",
     "execution.checkpointing.tolerable-failed-checkpoints": "-1",
 }
-COUNT, PER_SECOND = 48_000, 4_000.0
+COUNT, PER_SECOND = 16_000, 4_000.0
 END = 300.0
 """Seconds within which a job ends that nothing happens to any more, also on a busy machine."""
 
@@ -188,7 +189,7 @@ def assert_never_from_the_beginning(starts: Path, since: float | None) -> None:
     """*since* then there was a checkpoint."""
     if since is not None:
         late = [start for start in restarted_from(starts) if start[0] > since + 1.0]
-        assert all(count > 0 for _, _, count in late), (since, late)
+        assert all(is_restored for *_, is_restored in late), (since, late)
 
 
 @pytest.mark.timeout(900 + 60 * KILLS + 120 * STOPS)
@@ -215,9 +216,13 @@ def test_nothing_is_lost_doubled_or_out_of_order_under_random_kills_and_stops(
             moments = Moments(folder / "checkpoints", is_over)
             before = victims.counts
             since = None
+            first = 0
             while not (is_over.wait(victims.pause()) or victims.is_over):
-                if since is None and newest(folder / "checkpoints") > 1:
-                    since = time.time()  # the first one has its pointer when the second is stored
+                with suppress(CheckpointNotFoundError):  # it was subsumed while it was looked at
+                    latest = newest(folder / "checkpoints")
+                    first = first or latest
+                    if since is None and latest > first:
+                        since = time.time()  # the first has its pointer when the second is stored
                 victims.hit_next(moments)
             with suppress(TimeoutError):
                 results.result(timeout=END)
