@@ -393,3 +393,13 @@ class KeyedStateBackendFactory(Protocol):
         schedule: Schedule,
         hash_of: KeyHash,
     ) -> KeyedStateBackend: ...
+
+
+def check_use(descriptor: StateDescriptor, namespaced: bool, kind: str, was: bool) -> None:
+    """Raises StateError: the state is of that other kind."""
+    if kind != descriptor.kind or was != namespaced:
+        raise StateError(
+            f"state {descriptor.name!r} is {'per-window ' if was else ''}{kind} state here and "
+            f"is asked for as {'per-window ' if namespaced else ''}{descriptor.kind} state: "
+            "give one of the two another name"
+        )

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any
 
 from flinkray.core.key_groups import KeyGroupRange
-from flinkray.state.backend import ARRAYS, KeyedStateBackend, Schedule
+from flinkray.state.backend import ARRAYS, KeyedStateBackend, Schedule, check_use
 from flinkray.state.columnar_table import ColumnarTable
 from flinkray.state.columnar_tables import ColumnarTables
 from flinkray.state.descriptors import StateDescriptor
@@ -28,7 +28,7 @@ from flinkray.state.heap_tables import (
 )
 from flinkray.state.interfaces import ValueState
 from flinkray.state.key_context import KeyContext
-from flinkray.state.key_values import are_plain, as_key
+from flinkray.state.key_values import as_key, as_places
 from flinkray.state.keys import KeyGroupAssigner, KeyHash, stable_hash
 from flinkray.state.row_table import KeysOf, RowTable
 from flinkray.state.serializers import (
@@ -84,9 +84,9 @@ class _Restored:
         entries: dict[Any, Any] = {}
         for payload in chain.from_iterable(self.groups.values()):
             for frame in serializer.read(payload):
-                for place in _places(frame.removed_keys, frame.removed_namespaces):
+                for place in as_places(frame.removed_keys, frame.removed_namespaces):
                     entries.pop(place, None)
-                places = _places(frame.keys, frame.namespaces)
+                places = as_places(frame.keys, frame.namespaces)
                 # A dictionary makes room for another at once, which saves a quarter of the time.
                 entries |= dict(zip(places, frame.contents, strict=True))
         return entries
@@ -119,14 +119,14 @@ class HeapKeyedStateBackend(KeyedStateBackend):
     def table(self, descriptor: StateDescriptor, namespaced: bool = False) -> HeapTable:
         table = self._tables.get(descriptor.name)
         if table is not None:
-            _check(descriptor, namespaced, table.descriptor.kind, table.namespaced)
+            check_use(descriptor, namespaced, table.descriptor.kind, table.namespaced)
             return table
         if descriptor.kind not in _SHAPES:
             raise StateError(f"there is no keyed state for {descriptor!r}")
         entries: dict[Any, Any] = {}
         restored = self._restored.get(descriptor.name)
         if restored is not None:
-            _check(descriptor, namespaced, restored.kind, restored.namespaced)
+            check_use(descriptor, namespaced, restored.kind, restored.namespaced)
             entries = restored.read(StateSerializer(descriptor))
             del self._restored[descriptor.name]
         table = _SHAPES[descriptor.kind](descriptor, namespaced, entries)
@@ -242,18 +242,3 @@ def _joined(groups: _Groups) -> dict[int, bytes]:
 def _drop(groups: dict[int, Any], key_groups: KeyGroupRange) -> None:
     for group in [group for group in groups if group in key_groups]:
         del groups[group]
-
-
-def _places(keys: list[Any], namespaces: list[Any] | None) -> Iterable[Any]:
-    """With keys that a dictionary finds: those that were stored are other objects."""
-    found = keys if are_plain(keys) else list(map(as_key, keys))
-    return found if namespaces is None else zip(found, namespaces, strict=True)
-
-
-def _check(descriptor: StateDescriptor, namespaced: bool, kind: str, was: bool) -> None:
-    if kind != descriptor.kind or was != namespaced:
-        raise StateError(
-            f"state {descriptor.name!r} is {'per-window ' if was else ''}{kind} state here and "
-            f"is asked for as {'per-window ' if namespaced else ''}{descriptor.kind} state: "
-            "give one of the two another name"
-        )

@@ -66,6 +66,12 @@ def as_key(value: Any) -> Any:
         raise UnsupportedKeyError(value, "it is nested too deeply, or within itself") from error
 
 
+def as_places(keys: list[Any], namespaces: list[Any] | None) -> Iterable[Any]:
+    """With keys that a dictionary finds: those that were stored are other objects."""
+    found = keys if are_plain(keys) else list(map(as_key, keys))
+    return found if namespaces is None else zip(found, namespaces, strict=True)
+
+
 def _keep_float(value: float) -> float:
     return value if value == value else NAN
 

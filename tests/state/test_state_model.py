@@ -140,11 +140,15 @@ def seen(model: Model, now: int) -> dict[Any, Any]:
 
 def spoil(value: Any) -> None:
     """Change whatever it is."""
-    for part in [value, *(value.values() if isinstance(value, dict) else value or ())]:
-        if isinstance(part, list):
-            part.append("spoilt")
-        elif isinstance(part, dict):
-            part["spoilt"] = True
+    if isinstance(value, dict):
+        for part in value.values():
+            spoil(part)
+        value["spoilt"] = True
+    elif isinstance(value, list | tuple):
+        for part in value:
+            spoil(part)
+        if isinstance(value, list):
+            value.append("spoilt")
 
 
 class Run:
@@ -160,7 +164,11 @@ class Run:
         """By id: each with the one that it begins at, and what was to be seen at which time."""
         self.written: dict[int, KeyedSnapshot] = {}
 
-    def write(self, name: str, key: Any, window: str, value: list[Any], how: int) -> None:
+    def write(self, name: str, key: Any, window: str, value: Any, how: int) -> None:
+        if not isinstance(value, list) and (
+            name.endswith("reducing") or (name.endswith("list") and how % 3 < 2)
+        ):
+            value = [value]
         window = window if name.startswith("w") else ""
         handle, place, now = self.real.handle(name, key, window), (name, key, window), self.real.now
         kept = copy.deepcopy(value)
@@ -296,7 +304,13 @@ class Run:
 
 
 numbers = st.integers(-3, 3)
-values = st.lists(st.one_of(numbers, st.lists(numbers, max_size=2)), min_size=1, max_size=3)
+lists = st.lists(st.one_of(numbers, st.lists(numbers, max_size=2)), min_size=1, max_size=3)
+cannot_be_changed = st.sampled_from(
+    [0, 1, "", "a", "text", b"bytes", 0.5, (), (1, "b"), frozenset({1})]
+)
+"""Which a backend may keep, and hand out, as they are."""
+only_outside = st.tuples(st.just("a"), st.lists(numbers, max_size=2))
+values = st.one_of(lists, cannot_be_changed, cannot_be_changed, only_outside)
 
 
 @st.composite

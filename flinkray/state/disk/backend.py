@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from flinkray.core.key_groups import KeyGroupRange
-from flinkray.state.backend import ARRAYS, KeyedStateBackend, Schedule
+from flinkray.state.backend import ARRAYS, KeyedStateBackend, Schedule, check_use
 from flinkray.state.columnar_table import ColumnarTable
 from flinkray.state.columnar_tables import ColumnarTables
 from flinkray.state.descriptors import StateDescriptor
@@ -22,7 +22,7 @@ from flinkray.state.disk.store import DiskStore
 from flinkray.state.disk.tables import DiskListTable, DiskMapTable, DiskTable, DiskValueTable
 from flinkray.state.disk.timers import DiskTimerQueue
 from flinkray.state.errors import StateError
-from flinkray.state.key_values import are_plain, as_key
+from flinkray.state.key_values import as_key, as_places
 from flinkray.state.keys import KeyGroupAssigner, KeyHash, stable_hash
 from flinkray.state.row_table import KeysOf, RowTable
 from flinkray.state.serializers import Frame, StateSerializer, check_keys, read_timers
@@ -312,19 +312,3 @@ def _add(known: RestoredTable, more: RestoredTable | None) -> None:
     if more is not None:
         for group, frames in more.groups.items():
             known.groups.setdefault(group, []).extend(frames)
-
-
-def as_places(keys: list[Any], namespaces: list[Any] | None) -> Iterable[Any]:
-    """With keys that a dictionary finds: those that were stored are other objects."""
-    found = keys if are_plain(keys) else list(map(as_key, keys))
-    return found if namespaces is None else zip(found, namespaces, strict=True)
-
-
-def check_use(descriptor: StateDescriptor, namespaced: bool, kind: str, was: bool) -> None:
-    """Raises StateError: the state is of that other kind."""
-    if kind != descriptor.kind or was != namespaced:
-        raise StateError(
-            f"state {descriptor.name!r} is {'per-window ' if was else ''}{kind} state here and "
-            f"is asked for as {'per-window ' if namespaced else ''}{descriptor.kind} state: "
-            "give one of the two another name"
-        )

@@ -409,16 +409,8 @@ class DiskListTable(DiskTable[_HeldList], ListTable):
 
     _CHANGING = ("take", "append", "extend", "put", "remove", "clear")
 
-    def __init__(
-        self,
-        descriptor: StateDescriptor,
-        namespaced: bool,
-        number: int,
-        store: DiskStore,
-        assign: KeyGroupAssigner,
-    ) -> None:
-        super().__init__(descriptor, namespaced, number, store, assign)
-        self._next = 1
+    _next = 1
+    """The number of what comes next: rows are in the order in which they came."""
 
     def _known(self, place: Any) -> _HeldList:
         """With all of its values."""
@@ -574,16 +566,8 @@ class DiskMapTable(DiskTable[_HeldMap], MapTable):
 
     _CHANGING = ("put", "put_all", "remove_entry", "remove", "clear")
 
-    def __init__(
-        self,
-        descriptor: StateDescriptor,
-        namespaced: bool,
-        number: int,
-        store: DiskStore,
-        assign: KeyGroupAssigner,
-    ) -> None:
-        super().__init__(descriptor, namespaced, number, store, assign)
-        self._next = 0
+    _next = 0
+    """The number of what comes next: rows are in the order in which they came."""
 
     def _map(self, place: Any) -> _HeldMap:
         return self._held(place) or self._keep(place, _HeldMap(), 0)

@@ -10,7 +10,7 @@ from flinkray.streaming.errors import StreamError
 
 try:
     import confluent_kafka
-except ImportError as error:  # pragma: no cover - the extra is installed for tests
+except ImportError as error:
     raise ImportError(
         "sources and sinks of Kafka need confluent-kafka: pip install 'flinkray[kafka]'"
     ) from error

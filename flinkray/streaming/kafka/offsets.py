@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from enum import Enum
 from typing import Protocol
@@ -37,7 +38,7 @@ class PartitionOffsets(Protocol):
         ...
 
 
-class KafkaOffsetsInitializer:
+class KafkaOffsetsInitializer(ABC):
     """An offset for each partition, decided once: what comes of it is stored in checkpoints.
 
     Made by its static methods.
@@ -78,6 +79,7 @@ class KafkaOffsetsInitializer:
         such offset."""
         return _Named(offsets, offset_reset_strategy)
 
+    @abstractmethod
     def resolve(
         self, partitions: list[KafkaTopicPartition], broker: PartitionOffsets
     ) -> dict[KafkaTopicPartition, int]:
@@ -86,7 +88,6 @@ class KafkaOffsetsInitializer:
         Raises:
             StreamError: one has none, and the strategy is to fail.
         """
-        raise NotImplementedError
 
     def _or_reset(
         self,
