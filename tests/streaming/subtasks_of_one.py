@@ -32,6 +32,7 @@ class Subtasks:
     ) -> None:
         self._make = make
         self._keys = keys
+        self._harnesses: list[OperatorHarness] = []
         self.restart(parallelism, [])
 
     def restart(
@@ -41,6 +42,7 @@ class Subtasks:
         checkpoint_id: int | None = None,
     ) -> None:
         """Fail, and go on from what was stored; by *checkpoint_id* if it is to be named."""
+        self.close()
         self._ranges = [key_group_range(GROUPS, parallelism, n) for n in range(parallelism)]
         self._harnesses = [
             OperatorHarness(
@@ -85,6 +87,11 @@ class Subtasks:
     def records(self) -> list[tuple[Any, int | None]]:
         """Of all, since the last call."""
         return [record for harness in self._harnesses for record in harness.records()]
+
+    def close(self) -> None:
+        """Captures can still be written."""
+        for harness in self._harnesses:
+            harness.close()
 
     # --- snapshots ----------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import copy
 import os
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -45,12 +45,25 @@ from flinkray.streaming.windowing.evictors import CountEvictor
 from flinkray.streaming.windowing.operator import WindowOperator, WindowSpec
 from flinkray.streaming.windowing.triggers import CountTrigger, EventTimeTrigger, PurgingTrigger
 from flinkray.streaming.windowing.window import TimeWindow
+from flinkray.testing.operator_harness import OperatorHarness
+from tests.state.every_backend import small_disk_backend
 from tests.streaming.stories import Rolling, Rows, Story, Timed, Windows
 from tests.streaming.subtasks_of_one import Subtasks
 
 STORIES = int(os.environ.get("FLINKRAY_STORIES", "3"))
 """Of each operator."""
+IS_ON_DISK = os.environ.get("FLINKRAY_STORIES_ON") == "disk"
 BY_K = Keys("k")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def keyed_backend() -> Iterator[None]:
+    """Of every harness."""
+    before = OperatorHarness.make_keyed_state
+    if IS_ON_DISK:
+        OperatorHarness.make_keyed_state = staticmethod(small_disk_backend)
+    yield
+    OperatorHarness.make_keyed_state = staticmethod(before)
 
 
 def play_all(make: Callable[[], StreamOperator], naive: Any, *, as_rows: bool) -> None:
@@ -82,6 +95,7 @@ def play(make: Callable[[], StreamOperator], naive: Any, seed: int, *, as_rows: 
                 case "failure":
                     story.play("restore", parallelism)
     story.play("watermark", now + 1000, None)
+    story.subtasks.close()
 
 
 def records(rng: random.Random, now: int) -> Columns:
