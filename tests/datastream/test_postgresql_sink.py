@@ -254,6 +254,13 @@ def test_rows_that_do_not_fit_fail_as_they_are_written(
     assert rows_of(server) == []
 
 
+def test_a_name_that_postgresql_would_cut_is_refused() -> None:
+    long = "n" * 50
+    with pytest.raises(SinkError, match=f"{long}_flinkray_jobs .* give a shorter staging_table"):
+        PostgreSqlSink("host=db", long, ["n"])
+    PostgreSqlSink("host=db", f"{long}.{long}", ["n"], staging_table=f"{long}.staged")
+
+
 def test_a_table_that_is_missing_is_named(server: PostgresServer) -> None:
     with pytest.raises(SinkError, match="table absent is not there in database 'postgres'"):
         SinkHarness(PostgreSqlSink(server.conninfo, "absent", ["n"]))

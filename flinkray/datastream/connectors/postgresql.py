@@ -48,6 +48,9 @@ ROW = "flinkray_row"
 _DEFAULTS = {"connect_timeout": 5, "keepalives_idle": 10, "tcp_user_timeout": 30_000}
 """Of connections: seconds, seconds and milliseconds; what the user says goes before."""
 
+_LONGEST_NAME = 63
+"""Bytes (NAMEDATALEN)."""
+
 _MOST_ROWS = 10_000
 """That a writer holds before it stages them."""
 
@@ -101,6 +104,12 @@ class PostgreSqlSink(Sink[StagedBatch]):
         self._database = _Database(
             conninfo, table, tuple(columns), tuple(key), staging_table or f"{table}_flinkray"
         )
+        name = self._database.jobs_table.rpartition(".")[2]
+        if len(name.encode()) > _LONGEST_NAME:  # PostgreSQL would cut it, to another table's
+            raise SinkError(
+                f"a table {name} is needed beside {table}, and names of tables have at most "
+                f"{_LONGEST_NAME} bytes: give a shorter staging_table"
+            )
 
     def create_writer(self, context: WriterContext) -> _Writer:
         return _Writer(self._database, context.job_id, ())
