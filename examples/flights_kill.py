@@ -141,6 +141,7 @@ class _Story:
         (job,) = (job for job in client.list_jobs() if job.name == NAME)
         self._job = client.job(job.job_id)
         self._say = say
+        self._name = ""
         self._killed = 0.0
         self._goes_on = False
 
@@ -154,9 +155,9 @@ class _Story:
             f"{checkpoints.completed} checkpoints are complete; number {latest.checkpoint_id} took"
             f" {latest.duration or 0.0:.2f} s"
         )
-        name = _kill(pid)
+        self._name = _kill(pid)
         self._killed = time.monotonic()
-        self._say(f"half way: kill -9 {pid}, which was {name}")
+        self._say(f"half way: kill -9 {pid}, which was {self._name}")
 
     def go_on(self) -> None:
         """Tell, once, from which checkpoint the job has gone on, if it has."""
@@ -167,7 +168,10 @@ class _Story:
             return
         self._goes_on = True
         for failure in details.exceptions:
-            self._say(f"the job noticed: {failure.text.partition(': ')[0]}")
+            causes = [failure.text, *(other.text for other in failure.concurrent)]
+            # a task that misses its neighbour may have told of it first
+            told = next((text for text in causes if self._name in text), causes[0])
+            self._say(f"the job noticed: {told.partition(': ')[0]}")
         self._say(
             f"{time.monotonic() - self._killed:.1f} s after the kill: the job goes on from"
             f" checkpoint {details.checkpoints.latest_restored}, not from the beginning"

@@ -118,6 +118,14 @@ class _Preparation:
     begun_at: float
 
 
+@dataclass(frozen=True, slots=True)
+class _AwaitedRestore:
+    """Tasks are going to be restarted."""
+
+    cause: str
+    is_global: bool
+
+
 class CheckpointCoordinator:
     """Events in, actions out, in the order in which they are to be carried out.
 
@@ -177,7 +185,7 @@ class CheckpointCoordinator:
         self._stop = StopWithSavepoint(job_id)
         self._must_be_whole = False
         """The files that tasks were restored from are not this job's."""
-        self._is_restore_awaited = False
+        self._restore_awaited: _AwaitedRestore | None = None
         self.restores = 0
         """How often the operators' coordinators were restored."""
         self._end: JobStatus | None = None
@@ -356,7 +364,7 @@ class CheckpointCoordinator:
         )
 
     def _begin(self, request: CheckpointRequest, now: float) -> Actions:
-        if self._is_restore_awaited:
+        if self._restore_awaited is not None:
             return self._refuse(request, Reason.JOB_FAILOVER_REGION)
         try:
             plan = calculate_plan(
@@ -630,6 +638,7 @@ class CheckpointCoordinator:
             )
             if pending.properties.is_synchronous:
                 self._stop.completed(answer)
+                actions += self._not_stopped()
             else:
                 actions.append(answer)
         if pending.properties.is_savepoint:
@@ -835,17 +844,25 @@ class CheckpointCoordinator:
         is complete: those that have ended with it would not go on.
         """
         actions = self._abort_all(Reason.JOB_FAILOVER_REGION, cause, now)
-        self._is_restore_awaited = True
-        stopped = self._stop.failed(f"tasks are restarted from it, since {cause}")
-        actions += stopped
-        if stopped and not is_global:
+        self._restore_awaited = _AwaitedRestore(cause, is_global)
+        return [*actions, *self._not_stopped(), *self._ready_to_restore()]
+
+    def _not_stopped(self) -> Actions:
+        """Of a job that does not finish with the savepoint that it was to be stopped with: tasks
+        are going to be restarted from that, as one may have failed while it was being stored."""
+        awaited = self._restore_awaited
+        if awaited is None:
+            return []
+        stopped = self._stop.failed(f"tasks are restarted from it, since {awaited.cause}")
+        actions: Actions = [*stopped]
+        if stopped and not awaited.is_global:
             error = stopped[0].error
             assert error is not None
             actions.append(CheckpointsFailJob(error, error.text))
-        return actions + self._ready_to_restore()
+        return actions
 
     def _ready_to_restore(self) -> Actions:
-        is_ready = self._is_restore_awaited and self._storing is None
+        is_ready = self._restore_awaited is not None and self._storing is None
         return [ReadyToRestore()] if is_ready else []
 
     def restore(
@@ -869,7 +886,7 @@ class CheckpointCoordinator:
                 f"job {self._job_id} cannot be restored: it is not known yet whether checkpoint "
                 f"{self._storing.checkpoint_id} is stored"
             )
-        self._is_restore_awaited = False
+        self._restore_awaited = None
         self._stop.over()
         tasks = tuple(tasks)
         latest = self._completed.latest

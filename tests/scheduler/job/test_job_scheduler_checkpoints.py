@@ -691,6 +691,22 @@ def test_job_that_does_not_end_with_its_savepoint_goes_on_from_it_as_a_whole() -
     assert only(tasks.tick(), PrepareCheckpoint) != []
 
 
+def test_job_of_which_a_task_fails_while_its_last_savepoint_is_stored_goes_on_as_a_whole() -> None:
+    """E2E-06: it did not stop, and who stops it is told so, though the savepoint is complete.
+    Tasks of the other region end with it, and are restarted, too."""
+    tasks = two_pipelines()
+    tasks.trigger(synchronous_savepoint(is_drain=False))
+    tasks.acknowledge(1)
+    assert only(tasks.fail("b2"), SnapshotFinished) == []
+    error = one(tasks.store(), SnapshotFinished).error
+    assert isinstance(error, StopWithSavepointError)
+    assert error.path == "/chk-1"
+    tasks.restart()
+    assert tasks.restored() == {name: f"1:/chk-1/{name}" for name in ("a1", "a2", "b1", "b2")}
+    tasks.report(list(tasks.tasks), ExecutionState.RUNNING)
+    assert only(tasks.tick(), PrepareCheckpoint) != []
+
+
 @pytest.mark.parametrize("end", ["cancel", "suspend"])
 def test_who_stops_a_job_that_is_ended_otherwise_is_told_where_the_savepoint_is(end: str) -> None:
     tasks = running()

@@ -1,0 +1,123 @@
+"""A program that checks itself, and waits half way until the test has done what it is about."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from flinkray.client import ClusterClient
+from flinkray.datastream import (
+    Configuration,
+    MapFunction,
+    StreamExecutionEnvironment,
+    Types,
+    WatermarkStrategy,
+)
+from flinkray.datastream.cluster_execution import ClusterResults
+from flinkray.datastream.connectors import IteratorSource
+from flinkray.scheduler.reports.checkpoint_statistics import CheckpointsOverview
+from flinkray.scheduler.shared.states import JobStatus
+from flinkray.testing.waiting import wait_until
+from tests.datastream.tallies import Result, Tally, by_key, expected, settings
+
+COUNT = 2_000
+
+
+class HeldUp(MapFunction[int, int]):
+    """Of the second half of the numbers, the last subtask lets none pass, and no barrier behind
+    them, as long as a file is there."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def open(self, runtime_context: Any) -> None:
+        index, parallelism = (
+            runtime_context.get_index_of_this_subtask(),
+            runtime_context.get_number_of_parallel_subtasks(),
+        )
+        self._holds = index == parallelism - 1
+
+    def map(self, value: int) -> int:
+        while self._holds and value % (COUNT // 2) >= COUNT // 4 and self._file.exists():
+            self._file.with_suffix(".holds").touch()
+            time.sleep(0.001)
+        return value
+
+
+class HalfWay:
+    """Two readers have a half of the numbers each, and give a half of that at once.  The rest comes
+    when it may; barriers pass meanwhile."""
+
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        folder: Path,
+        *,
+        savepoint: str | None = None,
+        parallelism: int = 2,
+        settings_of: Mapping[str, str] | None = None,
+    ) -> None:
+        """*savepoint*: to start from.  *folder* is the program's own."""
+        self.checkpoints = folder / "checkpoints"
+        self._goes_on, self._holds = folder / "goes-on", folder / "holds-up"
+        env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster)
+        env.configure(
+            Configuration.from_dict(
+                {
+                    **settings(self.checkpoints, "1 h"),
+                    # also small state is in files
+                    "execution.checkpointing.data-inline-threshold": "0",
+                    "execution.state-recovery.path": savepoint or "",
+                    **(settings_of or {}),
+                }
+            )
+        )
+        env.set_parallelism(parallelism)
+        goes_on, half = self._goes_on, COUNT // 2
+
+        def numbers(number: int, offset: int) -> Iterator[int]:
+            for n in range(offset, half):
+                while n >= half // 2 and not goes_on.exists():
+                    time.sleep(0.002)
+                yield number * half + n
+
+        source = IteratorSource(numbers, 2)
+        stream = env.from_source(
+            source, WatermarkStrategy.no_watermarks(), "numbers", Types.LONG()
+        ).uid("numbers")
+        held = stream.map(HeldUp(self._holds), Types.LONG()).uid("held")
+        results = by_key(held, Tally(half)).execute_and_collect()
+        assert isinstance(results, ClusterResults)
+        self.results = results
+        self.job = cluster.job(results.job_id)
+
+    def told(self) -> CheckpointsOverview:
+        """Of its checkpoints."""
+        return wait_until(lambda: self.job.details().checkpoints, 60, "its checkpoints")
+
+    def take_checkpoints(self) -> str:
+        """The last of two; the first one has its pointer when the second is stored."""
+        wait_until(lambda: self.job.status() is JobStatus.RUNNING, 60, "the job to run")
+        self.job.trigger_checkpoint(timeout=60)
+        return self.job.trigger_checkpoint(timeout=60)
+
+    def go_on(self) -> None:
+        """To the end."""
+        self._goes_on.touch()
+
+    def hold(self) -> None:
+        """Go on, but for one subtask, which does not let barriers pass."""
+        self._holds.touch()
+        self.go_on()
+        wait_until(self._holds.with_suffix(".holds").exists, 60, "a subtask to hold")
+
+    def release(self) -> None:
+        """End that."""
+        self._holds.unlink(missing_ok=True)
+
+
+def is_right(results: list[Result]) -> bool:
+    """Each number counts once, and each key is told once."""
+    return sorted(results) == sorted(expected(COUNT))

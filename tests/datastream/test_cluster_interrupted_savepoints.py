@@ -1,0 +1,156 @@
+"""A process dies in the middle of a savepoint: whoever wants it gets it or is told why not, no half
+savepoint can be started from, and each record counts once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flinkray.actors.job_master import stored_checkpoints
+from flinkray.checkpoint.errors import CheckpointStorageError
+from flinkray.checkpoint.storage import find_checkpoints, read_whole, write_metadata
+from flinkray.client import JobHandle
+from flinkray.core.errors import FlinkRayError
+from flinkray.scheduler.checkpoints.errors import StopWithSavepointError
+from flinkray.scheduler.shared.states import JobStatus
+from flinkray.state_reader import SavepointReader
+from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
+from flinkray.testing.waiting import wait_until
+from tests.datastream.half_way import HalfWay, is_right
+from tests.datastream.tallies import Result
+from tests.datastream.threads import none_left
+
+# As in test_cluster_checkpoints.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+CONFIGURATION = {
+    "taskmanager.numberOfTaskSlots": "2",
+    "taskmanager.cpu.cores": "1",
+    "restart-strategy.type": "fixed-delay",
+    "restart-strategy.fixed-delay.attempts": "20",
+    "restart-strategy.fixed-delay.delay": "10 ms",
+    "task.cancellation.interval": "50 ms",
+    "cluster.registration.error-delay": "5 ms",
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedCluster]:
+    storage = str(tmp_path_factory.mktemp("cluster"))
+    with none_left(), threaded_cluster(storage, configuration=CONFIGURATION) as cluster:
+        yield cluster
+
+
+KINDS: dict[str, Callable[[JobHandle, str], Any]] = {
+    "savepoint": lambda job, at: job.trigger_savepoint_async(at),
+    "stop": lambda job, at: job.stop_with_savepoint_async(at),
+    "drain": lambda job, at: job.stop_with_savepoint_async(at, drain=True),
+}
+
+
+class Metadata:
+    """Those of the savepoint are held up on their way to storage, or back."""
+
+    def __init__(self, *, is_written: bool) -> None:
+        self._is_written = is_written
+        self.begun, self.goes_on = threading.Event(), threading.Event()
+
+    def write(self, directory: str, metadata: Any) -> str:
+        if "savepoint-" not in directory or self.begun.is_set():
+            return write_metadata(directory, metadata)
+        path = write_metadata(directory, metadata) if self._is_written else ""
+        self.begun.set()
+        assert self.goes_on.wait(60)
+        return path or write_metadata(directory, metadata)
+
+
+def drained(savepoint: str) -> list[Result]:
+    """What is told of the keys in it."""
+    entries = SavepointReader(savepoint).keyed_entries("tally", "tally")
+    return [(entry.key, *entry.value[:3]) for entry in entries]
+
+
+@pytest.mark.parametrize(
+    ("victim", "kind", "phase", "is_taken"),
+    [
+        ("TaskProcess", "stop", "barriers", False),
+        ("JobMaster", "savepoint", "barriers", None),  # if the job does not end before
+        ("TaskProcess", "savepoint", "storing", True),
+        ("TaskProcess", "stop", "storing", False),
+        ("TaskProcess", "drain", "storing", False),
+        ("JobMaster", "stop", "storing", True),
+        ("JobMaster", "drain", "storing", True),
+        ("JobMaster", "savepoint", "stored", True),
+        ("JobMaster", "stop", "stored", True),
+    ],
+)
+def test_a_savepoint_is_whole_or_none_whoever_dies(
+    victim: str,
+    kind: str,
+    phase: str,
+    is_taken: bool | None,
+    cluster: ThreadedCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """E2E-06."""
+    program, savepoints = HalfWay(cluster.client, tmp_path), tmp_path / "savepoints"
+    metadata = Metadata(is_written=phase == "stored")
+    with ThreadPoolExecutor() as threads:
+        shown = threads.submit(list, program.results)
+        program.take_checkpoints()
+        if phase == "barriers":
+            program.hold()
+        else:
+            monkeypatch.setattr(stored_checkpoints, "write_metadata", metadata.write)
+        taken: Future[str] = cluster.client.start(KINDS[kind](program.job, str(savepoints)))
+        try:
+            if phase == "barriers":
+                wait_until(lambda: program.told().in_progress, 30, "half a savepoint")
+            else:
+                assert metadata.begun.wait(30)
+            cluster.crash(victim)
+        finally:
+            metadata.goes_on.set()
+            program.release()
+        try:
+            error = taken.exception(60)
+        finally:
+            program.go_on()
+        results = shown.result(60)
+    assert program.job.status() is JobStatus.FINISHED
+    complete = find_checkpoints(str(savepoints)) if savepoints.exists() else []
+    for path in complete:
+        read_whole(path)
+    for other in savepoints.glob("*"):
+        if str(other) not in complete:
+            with pytest.raises(CheckpointStorageError):
+                read_whole(str(other))
+    assert is_taken in (None, error is None)
+    if error is not None:
+        assert isinstance(error, FlinkRayError)
+        if complete:
+            assert isinstance(error, StopWithSavepointError)
+            assert complete[-1] in str(error)
+        if kind == "drain":  # at the end of time each key was told, and the job goes on from there
+            results = [result for result in results if result not in drained(complete[-1])]
+        assert is_right(results)
+        return
+    path = taken.result()
+    assert path in complete
+    if kind == "drain":
+        assert sorted(results) == sorted(drained(path))
+        return
+    if kind == "savepoint":
+        assert is_right(results)
+    else:
+        assert results == []
+    (tmp_path / "again").mkdir()
+    again = HalfWay(cluster.client, tmp_path / "again", savepoint=path)
+    again.go_on()
+    assert is_right(list(again.results))
