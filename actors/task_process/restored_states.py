@@ -7,7 +7,12 @@ from contextlib import contextmanager
 
 from flinkray.actors.gateways.task_errors import TaskError
 from flinkray.actors.task_process.snapshot_writer import ChannelPlace, KeyedStateParts
-from flinkray.checkpoint.errors import CheckpointStorageError
+from flinkray.checkpoint.errors import (
+    CheckpointNotFoundError,
+    CheckpointStorageError,
+    CorruptCheckpointError,
+    UnknownCheckpointFormatError,
+)
 from flinkray.checkpoint.handles import ChannelStateHandle, OperatorSubtaskState, TaskState
 from flinkray.checkpoint.keyed_state_format import read_keyed_state
 from flinkray.checkpoint.operator_state_format import read_operator_state
@@ -22,8 +27,16 @@ Operators = Sequence[tuple[str, StreamOperator]]
 """Ids, and operators that are set up."""
 
 
+_LOST = (CheckpointNotFoundError, CorruptCheckpointError, UnknownCheckpointFormatError)
+
+
 class StateNotReadError(TaskError):
     """A task's state cannot be read; the text names the operator and the file."""
+
+    @property
+    def is_lost(self) -> bool:
+        """It will not be there another time either; otherwise storage may be away."""
+        return isinstance(self.__cause__, _LOST)
 
 
 def read_states(

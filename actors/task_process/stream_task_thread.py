@@ -298,6 +298,11 @@ class StreamTaskRun:
         except StateNotReadError as error:
             if self._is_from_savepoint:
                 raise SuppressRestartsError(str(error)) from error
+            if error.is_lost:
+                raise SuppressRestartsError(
+                    "the job cannot go on from its last checkpoint, and no restart helps; start it "
+                    f"from a savepoint, or from another checkpoint that is there: {error}"
+                ) from error
             raise
         except BaseException as error:
             told = operator_error(error, context.name)

@@ -60,6 +60,7 @@ class HalfWay:
         settings_of: Mapping[str, str] | None = None,
     ) -> None:
         """*savepoint*: to start from.  *folder* is the program's own."""
+        folder.mkdir(exist_ok=True)
         self.checkpoints = folder / "checkpoints"
         self._goes_on, self._holds = folder / "goes-on", folder / "holds-up"
         env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster)

@@ -114,7 +114,7 @@ def test_a_savepoint_is_whole_or_none_whoever_dies(
                 wait_until(lambda: program.told().in_progress, 30, "half a savepoint")
             else:
                 assert metadata.begun.wait(30)
-            cluster.crash(victim)
+            cluster.crash_all(victim)
         finally:
             metadata.goes_on.set()
             program.release()
@@ -150,7 +150,6 @@ def test_a_savepoint_is_whole_or_none_whoever_dies(
         assert is_right(results)
     else:
         assert results == []
-    (tmp_path / "again").mkdir()
     again = HalfWay(cluster.client, tmp_path / "again", savepoint=path)
     again.go_on()
     assert is_right(list(again.results))

@@ -1,0 +1,167 @@
+"""What becomes of a job whose checkpoints cannot be written, or cannot be read any more, and what
+of its checkpoints when it has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flinkray.checkpoint.storage import find_checkpoints
+from flinkray.core.errors import FlinkRayError, JobExecutionError
+from flinkray.scheduler.shared.states import JobStatus
+from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
+from flinkray.testing.waiting import wait_until
+from tests.datastream.half_way import HalfWay, is_right
+from tests.datastream.threads import none_left
+
+# As in test_cluster_checkpoints.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+CONFIGURATION = {
+    "taskmanager.numberOfTaskSlots": "2",
+    "taskmanager.cpu.cores": "1",
+    "restart-strategy.exponential-delay.initial-backoff": "10 ms",
+    "task.cancellation.interval": "50 ms",
+    "cluster.registration.error-delay": "5 ms",
+}
+RETENTION = "execution.checkpointing.externalized-checkpoint-retention"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedCluster]:
+    storage = str(tmp_path_factory.mktemp("cluster"))
+    with none_left(), threaded_cluster(storage, configuration=CONFIGURATION) as cluster:
+        yield cluster
+
+
+def harm(file: Path, how: str) -> None:
+    data = file.read_bytes()
+    if how == "missing":
+        file.unlink()
+    elif how == "truncated":
+        file.write_bytes(data[:-1])
+    else:
+        at = len(data) // 2
+        file.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+
+
+@pytest.mark.parametrize("how", ["missing", "truncated", "flipped"])
+def test_a_job_whose_last_checkpoint_is_harmed_fails_with_the_file_and_does_not_begin_anew(
+    how: str, cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    """Restarts have no limit, and none helps."""
+    program = HalfWay(cluster.client, tmp_path)
+    checkpoint = Path(program.take_checkpoints())
+    file = max((checkpoint.parent / "shared").iterdir(), key=lambda it: it.stat().st_mtime)
+    harm(file, how)
+    cluster.crash_all("TaskProcess")
+    with pytest.raises(JobExecutionError) as error:
+        program.job.result(60)
+    assert str(file) in error.value.text
+    assert "start it from a savepoint" in error.value.text
+    assert program.job.details().restarts == 1
+    program.go_on()  # threads of it wait for that
+
+
+def shut(directory: Path) -> Path:
+    """Nothing can be written there any more: a file is in its place, also for root."""
+    aside = directory.rename(directory.with_name("aside"))
+    directory.touch()
+    return aside
+
+
+def test_a_job_goes_on_while_storage_is_away_and_takes_checkpoints_when_it_is_back(
+    cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    tolerant = {"execution.checkpointing.tolerable-failed-checkpoints": "100"}
+    program = HalfWay(cluster.client, tmp_path, settings_of=tolerant)
+    program.take_checkpoints()
+    (directory,) = program.checkpoints.iterdir()
+    aside = shut(directory)
+    for number in (1, 2):
+        with pytest.raises(FlinkRayError) as error:
+            program.job.trigger_checkpoint(timeout=60)
+        assert str(directory) in str(error.value)
+        assert "cannot write it: " in str(error.value)
+        assert program.told().failed == number
+    told = program.told().latest_failed
+    assert told is not None
+    assert str(directory) in (told.failure or "")
+    directory.unlink()
+    aside.rename(directory)
+    last = program.job.trigger_checkpoint(timeout=60)
+    assert find_checkpoints(str(directory))[-1] == last
+    only = [Path(last)]
+    wait_until(lambda: list(directory.glob("chk-*")) == only, 60, "nothing else to be there")
+    cluster.crash_all("TaskProcess")
+    program.go_on()
+    assert is_right(list(program.results))
+    details = program.job.details()
+    assert details.restarts == 1
+    assert details.checkpoints is not None
+    assert details.checkpoints.latest_restored == int(Path(last).name.removeprefix("chk-"))
+
+
+def test_a_job_that_tolerates_no_failed_checkpoint_fails_with_what_is_wrong_with_storage(
+    cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    strict = {
+        "execution.checkpointing.tolerable-failed-checkpoints": "0",
+        "restart-strategy.type": "none",
+    }
+    program = HalfWay(cluster.client, tmp_path, settings_of=strict)
+    program.take_checkpoints()
+    (directory,) = program.checkpoints.iterdir()
+    aside = shut(directory)
+    with pytest.raises(FlinkRayError, match="cannot write it: "):
+        program.job.trigger_checkpoint(timeout=60)
+    wait_until(lambda: program.job.status() is JobStatus.FAILED, 60, "the job to fail")
+    directory.unlink()  # its end waits for what has to be deleted
+    aside.rename(directory)
+    with pytest.raises(JobExecutionError) as error:
+        program.job.result(60)
+    program.go_on()  # threads of it wait for that
+    assert str(directory) in error.value.text
+    assert "cannot write it: " in error.value.text
+
+
+@pytest.mark.parametrize("end", [JobStatus.CANCELED, JobStatus.FAILED, JobStatus.FINISHED])
+@pytest.mark.parametrize(
+    ("retention", "retained_at"),
+    [
+        ("NO_EXTERNALIZED_CHECKPOINTS", ()),
+        ("DELETE_ON_CANCELLATION", (JobStatus.FAILED,)),
+        ("RETAIN_ON_CANCELLATION", (JobStatus.FAILED, JobStatus.CANCELED)),
+    ],
+)
+def test_a_checkpoint_that_outlives_its_job_is_gone_on_from(
+    end: JobStatus,
+    retention: str,
+    retained_at: tuple[JobStatus, ...],
+    cluster: ThreadedCluster,
+    tmp_path: Path,
+) -> None:
+    """CP-29"""
+    own = {RETENTION: retention, "restart-strategy.type": "none"}
+    program = HalfWay(cluster.client, tmp_path, settings_of=own)
+    last = program.take_checkpoints()
+    if end is JobStatus.CANCELED:
+        program.job.cancel()
+    elif end is JobStatus.FAILED:
+        cluster.crash_all("TaskProcess")
+    else:
+        program.go_on()
+        assert is_right(list(program.results))
+    assert program.job.wait(60) is end
+    program.go_on()  # threads of it wait for that
+    left = find_checkpoints(str(program.checkpoints))
+    if end not in retained_at:
+        assert left == []
+        return
+    assert left == [last]
+    again = HalfWay(cluster.client, tmp_path / "again", savepoint=last)
+    again.go_on()
+    assert is_right(list(again.results))
+    assert find_checkpoints(str(program.checkpoints)) == [last], "it is its user's"
