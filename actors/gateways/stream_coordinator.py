@@ -123,6 +123,8 @@ class CollectorPlace:
     restored: int | None = None
     """How many pieces earlier attempts have put that count: it goes on behind them.  None: the job
     takes no checkpoints, and everything comes again."""
+    first: int = 0
+    """Number of the first of these that it has itself: those before it were read."""
 
 
 @message

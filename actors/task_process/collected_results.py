@@ -57,6 +57,8 @@ class CollectedResults:
         """Checkpoint -> number of the first piece that is not in it."""
         self.restored = 0
         """Pieces that earlier attempts have put."""
+        self.first = 0
+        """Number of the first of them that the client had not read."""
 
     # --- for the task's thread ----------------------------------------------------------------
 
@@ -94,9 +96,8 @@ class CollectedResults:
     def restore(self, pieces: Sequence[tuple[int, bytes]]) -> None:
         """See :class:`ResultsReceiver`."""
         *unread, (self.restored, _) = pieces
-        first = unread[0][0] if unread else self.restored
-        self._number = first
-        self._loop.call_soon_threadsafe(self._begin_at, first)
+        self.first = self._number = unread[0][0] if unread else self.restored
+        self._loop.call_soon_threadsafe(self._begin_at)
         for _, piece in unread:
             self._put_piece(piece)
 
@@ -125,8 +126,8 @@ class CollectedResults:
 
     # --- on the event loop --------------------------------------------------------------------
 
-    def _begin_at(self, number: int) -> None:
-        self._partition.begin_at(0, number)
+    def _begin_at(self) -> None:
+        self._partition.begin_at(0, self.first)
         self._partition.commit(0, self.restored)
 
     def _add(self, piece: bytes) -> None:

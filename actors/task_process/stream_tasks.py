@@ -211,9 +211,9 @@ class StreamTasks:
             self.network().release_partition(partition)
 
     def collect(
-        self, deployed: DeployedTask, partition: HeldPartition, restored: int
+        self, deployed: DeployedTask, partition: HeldPartition, results: CollectedResults
     ) -> CollectorPlace:
-        """Let the client read what a task collects, behind so many pieces of earlier attempts."""
+        """Let the client read what a task collects."""
         vertex_id, attempt = deployed.vertex.vertex_id, deployed.task.attempt_number
         place = CollectorPlace(
             self._endpoint.address,
@@ -226,7 +226,8 @@ class StreamTasks:
                     attempt,
                 ),
             ),
-            restored if deployed.job.takes_checkpoints else None,
+            results.restored if deployed.job.takes_checkpoints else None,
+            results.first,
         )
         self._read.add(place.partition, partition)
         return place
@@ -398,7 +399,7 @@ class StreamTaskResources:
 
     def _announce(self, read: HeldPartition) -> None:
         assert self._results is not None
-        self._place = self._tasks.collect(self._deployed, read, self._results.restored)
+        self._place = self._tasks.collect(self._deployed, read, self._results)
         self._announcing = asyncio.ensure_future(
             announce(self._endpoint.rpc_service, self._deployed.job_master_id, self._place)
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -20,6 +19,7 @@ from flinkray.actors.gateways.task_process import (
 )
 from flinkray.actors.task_process.collected_results import read_results
 from flinkray.client.job_result import JobExecutionResult
+from flinkray.client.result_pieces import ResultPieces
 from flinkray.core.errors import JobError, JobNotFoundError, RpcError
 from flinkray.core.ids import JobID, JobMasterId
 from flinkray.rpc import RpcService
@@ -37,7 +37,7 @@ _PAUSE = 0.05
 
 
 class ResultsLostError(JobError):
-    """The job has begun anew after some of its results had been read; they would come again."""
+    """The job has begun anew after some of its results had been shown; they would come again."""
 
 
 class StreamResults:
@@ -60,10 +60,7 @@ class StreamResults:
         self._leader = leader
         self._ended: asyncio.Future[JobResult] = asyncio.ensure_future(result)
         self._place: CollectorPlace | None = None
-        self._position = 0
-        """Of the next piece to be read."""
-        self._uncommitted: deque[tuple[int, bytes]] = deque()
-        """Numbered pieces that may come again, if the job begins anew."""
+        self._pieces = ResultPieces()
         self._is_complete = False
 
     async def next(self) -> list[Any] | None:
@@ -74,13 +71,13 @@ class StreamResults:
 
         Raises:
             JobExecutionError, JobCancelledError: the job has not finished.
-            ResultsLostError: it has begun anew, and takes no checkpoints.
+            ResultsLostError: it has begun anew, without a checkpoint that has them.
         """
         while not (self._is_complete and self._shows_at_once):
             data = await self._unless_ended(self._read())
             if data is None:
                 break
-            shown = self._shown(data)
+            shown = _values(self._pieces.read(data, are_final=self._shows_at_once))
             if data.is_end:
                 self._is_complete = True
                 await self._unless_ended(self._read())  # which says that all was read
@@ -89,24 +86,11 @@ class StreamResults:
             if self._is_complete and not self._shows_at_once:
                 await self._unless_ended(self._go_on_elsewhere())
         JobExecutionResult.of(await self._ended)
-        return self._taken(len(self._uncommitted)) or None
+        return _values(self._pieces.rest()) or None
 
     @property
     def _shows_at_once(self) -> bool:
         return self._place is not None and self._place.restored is None
-
-    def _shown(self, data: PartitionData) -> list[Any]:
-        """What of this, and of what was read before, will not come again."""
-        begin, self._position = self._position, self._position + len(data.buffers)
-        self._uncommitted.extend(enumerate(data.buffers, begin))
-        if self._shows_at_once:
-            return self._taken(len(self._uncommitted))
-        return self._taken(sum(number < data.committed for number, _ in self._uncommitted))
-
-    def _taken(self, pieces: int) -> list[Any]:
-        return [
-            value for _ in range(pieces) for value in read_results(self._uncommitted.popleft()[1])
-        ]
 
     async def _go_on_elsewhere(self) -> None:
         """All was read, and the job has not finished: it may still begin anew."""
@@ -119,17 +103,13 @@ class StreamResults:
         """
         if place == self._place:
             return
-        if self._position and place.restored is None:
+        if not self._pieces.go_on_at(place):
             raise ResultsLostError(
                 self._job_id,
-                "was restarted after some of its results had been read, and without a "
-                "checkpoint they would come again: run it again, enable checkpoints, or write to "
-                "a sink",
+                "was restarted after some of its results had been shown, and without a "
+                "checkpoint that has them they would come again: run it again, enable "
+                "checkpoints, or write to a sink",
             )
-        if place.restored is not None:
-            self._position = min(self._position, place.restored)
-            while self._uncommitted and self._uncommitted[-1][0] >= self._position:
-                self._uncommitted.pop()
         self._place = place
         self._is_complete = False
 
@@ -155,7 +135,7 @@ class StreamResults:
                 assert self._place is not None
                 process = await self._rpc_service.connect(self._place.address, TaskProcessGateway)
                 return await process.read_partition(
-                    self._place.partition, 0, self._position, MAX_BYTES
+                    self._place.partition, 0, self._pieces.position, MAX_BYTES
                 )
             except (RpcError, ResultPartitionNotFoundError):
                 if self._is_complete:
@@ -174,3 +154,7 @@ class StreamResults:
             except (RpcError, JobNotFoundError) as error:  # not there yet, or being replaced
                 log.debug("job %s: its results are not found yet: %s", self._job_id, error)
             await asyncio.sleep(_PAUSE)
+
+
+def _values(pieces: list[bytes]) -> list[Any]:
+    return [value for piece in pieces for value in read_results(piece)]
