@@ -65,6 +65,8 @@ CONFIGURATION = {
     "restart-strategy.fixed-delay.attempts": "100000",
     "restart-strategy.fixed-delay.delay": "100 ms",
     "jobmaster.max-failovers": "100000",
+    "heartbeat.interval": "2 s",
+    "heartbeat.timeout": "20 s",
     "execution.checkpointing.tolerable-failed-checkpoints": "-1",
 }
 COUNT, PER_SECOND = 16_000, 4_000.0
