@@ -62,7 +62,7 @@ def on(cluster: ThreadedCluster, folder: Path, parallelism: int) -> StreamExecut
 
 
 def halves(env: StreamExecutionEnvironment, goes_on: Path) -> DataStream:
-    """Two readers, each with so many numbers of its own; the second half comes when it may."""
+    """Each reader has so many numbers of its own; the second half comes when it may."""
 
     def numbers(number: int, offset: int) -> Iterator[int]:
         for n in range(offset, COUNT):
@@ -72,7 +72,8 @@ def halves(env: StreamExecutionEnvironment, goes_on: Path) -> DataStream:
             yield number * COUNT + n
 
     no_watermarks = WatermarkStrategy.no_watermarks()
-    return env.from_source(IteratorSource(numbers, 2), no_watermarks, "numbers", Types.LONG())
+    source = IteratorSource(numbers, env.get_parallelism())
+    return env.from_source(source, no_watermarks, "numbers", Types.LONG())
 
 
 class Itself(TimestampAssigner):
@@ -114,7 +115,7 @@ def expected_windows() -> Counter[Any]:
     """Each comes once."""
     tumbling: dict[tuple[int, int], list[int]] = {}
     sliding: Counter[tuple[int, int]] = Counter()
-    for value in range(2 * COUNT):
+    for value in range(4 * COUNT):
         key, at = value % KEYS, value % COUNT
         tumbling.setdefault((key, at // 130 * 130), []).append(value)
         for start in range(at // 40 * 40, at - 120, -40):
@@ -141,8 +142,8 @@ def test_windows_that_a_failure_falls_into_are_as_without_it(
     job = cluster.client.job(results.job_id)
     with ThreadPoolExecutor() as threads:
         found = threads.submit(list, results)
-        half_way = [goes_on.with_suffix(f".{number}") for number in (0, 1)]
-        wait_until(lambda: all(map(Path.exists, half_way)), 60, "both to be half way")
+        half_way = [goes_on.with_suffix(f".{number}") for number in range(4)]
+        wait_until(lambda: all(map(Path.exists, half_way)), 60, "all to be half way")
         job.trigger_checkpoint(timeout=60)
         last = job.trigger_checkpoint(timeout=60)
         cluster.crash_all("TaskProcess")
