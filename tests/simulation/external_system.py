@@ -5,8 +5,8 @@ It outlives everything, forgets nothing, and knows what may never come to it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from flinkray.testing.simulation import Simulation
 
@@ -29,7 +29,7 @@ class Transaction:
 
     name: str
     checkpoint_id: int
-    """With which it is to be committed."""
+    """With which, or with a later one, it is to be committed; 0: that is told later."""
     records: tuple[Written, ...]
 
 
@@ -47,6 +47,8 @@ class ExternalSystem:
         self.failing = 0.0
         """Share of the calls that fail, some of them after they had their effect."""
         self.may_commit = self._may
+        self.latest_completed: Callable[[], int] = lambda: 0
+        """Id of the latest checkpoint that is."""
         self._latest: dict[tuple[int, int], int] = {}
         """Of a split and a key, the number of the last record."""
         self._counts: dict[int, int] = {}
@@ -60,6 +62,11 @@ class ExternalSystem:
         self._fail_perhaps("prepare", 0.5)
         self.prepared[transaction.name] = transaction
         self._fail_perhaps("prepare", 0.5)
+
+    def cover(self, names: Sequence[str], checkpoint_id: int) -> None:
+        """These transactions belong to that checkpoint."""
+        for name in names:
+            self.prepared[name] = replace(self.prepared[name], checkpoint_id=checkpoint_id)
 
     def commit(self, names: Sequence[str]) -> None:
         """They are seen from now on; those that are already, stay as they are."""

@@ -50,6 +50,7 @@ from flinkray.scheduler.job.transitions import CheckpointIsStored
 from flinkray.scheduler.slots.slot_ledger import SlotLedger
 from flinkray.scheduler.task_slots.task_slot_table import TaskSlotTable
 from flinkray.streaming.checkpoint.barrier_handler import BarrierTracker
+from flinkray.streaming.sinks.committables import CommittableCollector, CommittableMessage
 from flinkray.streaming.task import task as stream_task
 from flinkray.testing.simulation import Simulation
 from flinkray.testing.simulation.service import SimulatedRpcService
@@ -634,6 +635,14 @@ def _tracks(gate: Any, task: Any, channels: int, recorder: Any) -> BarrierTracke
     return BarrierTracker(gate, task, channels)
 
 
+def _keeps_what_is_new(capture: Any) -> Any:
+    def captured(self: CommittableCollector, checkpoint_id: int) -> list[CommittableMessage]:
+        messages = capture(self, checkpoint_id)
+        return [message for message in messages if message.checkpoint_id == checkpoint_id]
+
+    return captured
+
+
 CHECKPOINTS: dict[str, Safeguard] = {
     "alignment": Safeguard(
         "a task takes its snapshot before it reads on in a channel that has brought the barrier",
@@ -658,6 +667,14 @@ CHECKPOINTS: dict[str, Safeguard] = {
     "shared files counted": Safeguard(
         "a file is deleted when no checkpoint refers to it that is retained or may be completed",
         _around(SharedStateRegistry, "unregister", _unregistered_at_once),
+    ),
+    "committables wait": Safeguard(
+        "a sink's committables are committed when a checkpoint is complete that covers them",
+        _replace(CommittableCollector, "_is_due", lambda *_: True),
+    ),
+    "committables kept": Safeguard(
+        "a committable is in each checkpoint until it is committed",
+        _around(CommittableCollector, "capture", _keeps_what_is_new),
     ),
     "checkpoints kept until the end is stored": Safeguard(
         "the checkpoints of a job that has ended are deleted when the Dispatcher has stored that",

@@ -23,8 +23,9 @@ from flinkray.scheduler.shared.states import JobStatus
 from flinkray.testing.simulated_cluster import SimulatedCluster
 from flinkray.testing.simulation import Simulation
 from flinkray.testing.simulation.calls import observed_calls
+from flinkray.testing.simulation.seeds import stream
 from tests.simulation.external_system import ExternalSystem
-from tests.simulation.streaming_program import Program, job_graph
+from tests.simulation.streaming_program import SINKS, Program, job_graph
 from tests.simulation.streaming_world import StreamingWorld
 from tests.simulation.whole_cluster import BRIEF_FAULTS, CONFIGURATION, NODE
 
@@ -86,6 +87,7 @@ class StreamingJob:
                 "restart-strategy.fixed-delay.attempts": "100000",
                 "restart-strategy.fixed-delay.delay": "50 ms",
             },
+            sink=stream(self.simulation.seed, "sink").choice(SINKS),
         )
 
     async def run(self) -> None:

@@ -27,6 +27,15 @@ from flinkray.spark import user_code
 from flinkray.state.descriptors import ListStateDescriptor
 from flinkray.streaming.operators.operator import OperatorStateCapture, StreamOperator
 from flinkray.streaming.records.elements import Block
+from flinkray.streaming.sinks.sink import (
+    CommitRequest,
+    Committer,
+    CommitterContext,
+    Sink,
+    SinkWriter,
+    StatefulSinkWriter,
+    WriterContext,
+)
 from flinkray.streaming.sources.source import (
     END_OF_INPUT,
     NOTHING_NOW,
@@ -45,6 +54,9 @@ from flinkray.testing.simulation.step_threads import pause_thread
 from tests.simulation.external_system import ExternalSystem, Transaction, Written
 
 KEYS = 5
+SINKS = ("operator", "sink", "sink in order")
+"""An operator of its own; a sink with a committer behind each writer, which fails where it cannot
+commit; one with a single committer, which tries again."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +76,8 @@ class Program:
     failures: float
     """Share of the records whose count fails, while there are faults."""
     configuration: dict[str, str]
+    sink: str = "operator"
+    """Which of :data:`SINKS` writes the transactions."""
 
     @property
     def all_records(self) -> set[tuple[int, int]]:
@@ -227,6 +241,68 @@ class TransactionOperator(StreamOperator):
         return bool(self._records or self._pending)
 
 
+class TransactionSink(Sink[str]):
+    """The same by the interface of sinks: a transaction is a committable."""
+
+    def __init__(self, commits_in_order: bool) -> None:
+        self.commits_in_order = commits_in_order
+
+    def create_writer(self, context: WriterContext) -> SinkWriter[str]:
+        return TransactionWriter(context.subtask_index)
+
+    def create_committer(self, context: CommitterContext) -> Committer[str]:
+        return TransactionCommitter(self.commits_in_order)
+
+
+class TransactionWriter(StatefulSinkWriter[str, None]):
+    """It gets to know of each checkpoint after it has prepared what belongs to it."""
+
+    def __init__(self, subtask: int) -> None:
+        self._external: ExternalSystem = Simulation.current().belongings[ExternalSystem]
+        self._subtask = subtask
+        self._records: list[Written] = []
+        self._prepared: list[str] = []
+        """Since the last checkpoint."""
+
+    def write(self, block: Block) -> None:
+        self._records.extend(block.values)
+
+    def prepare_commit(self, end_of_input: bool) -> list[str]:
+        if not self._records:
+            return []
+        name = f"{self._subtask}-{random_bytes(6).hex()}"
+        self._external.prepare(Transaction(name, 0, tuple(self._records)))
+        self._records = []
+        if end_of_input:  # its task may end, and a checkpoint covers that which begins later
+            self._external.cover([name], self._external.latest_completed() + 1)
+        else:
+            self._prepared.append(name)
+        return [name]
+
+    def snapshot_state(self, checkpoint_id: int) -> Sequence[None]:
+        prepared, self._prepared = self._prepared, []
+        self._external.cover(prepared, checkpoint_id)
+        return ()
+
+
+class TransactionCommitter(Committer[str]):
+    """Of one subtask, or of all."""
+
+    def __init__(self, tries_again: bool) -> None:
+        self._external: ExternalSystem = Simulation.current().belongings[ExternalSystem]
+        self._tries_again = tries_again
+
+    def commit(self, requests: Sequence[CommitRequest[str]]) -> None:
+        pause_thread(0.05, 0.3)
+        for request in requests:
+            try:
+                self._external.commit([request.committable])
+            except OSError as error:
+                if not self._tries_again:
+                    raise
+                request.retry_later(error)
+
+
 def job_graph(program: Program) -> JobGraph:
     """The job."""
     configuration = Configuration()
@@ -239,7 +315,10 @@ def job_graph(program: Program) -> JobGraph:
     records.set_parallelism(program.sources).uid("records")
     counted = records.key_by(key_of).process(Counting(program.longest_work, program.failures))
     counted.set_parallelism(program.counters).uid("count")
-    sink = counted.end_with("transactions", TransactionOperator())
+    if program.sink == "operator":
+        sink = counted.end_with("transactions", TransactionOperator())
+    else:
+        sink = counted.sink_to(TransactionSink(program.sink == "sink in order"))
     sink.set_parallelism(program.counters).uid("transactions")
     # by name, not by value: pickles of classes have ids that no seed decides
     with patch.object(user_code, "_is_users_own", lambda module: False):

@@ -55,6 +55,7 @@ class StreamingWorld(CallObserver):
         """Whether a process has died before the job's end, or its JobMaster before it had deleted
         what there was, or the storage has failed."""
         external.may_commit = self._may_commit
+        external.latest_completed = self._latest_completed
 
     def process_changed(self, process: SimulatedProcess) -> None:
         """One has come or gone, or was taken for dead."""
@@ -200,13 +201,16 @@ class StreamingWorld(CallObserver):
     # --- of every commit --------------------------------------------------------------------------
 
     def _may_commit(self, transaction: Transaction) -> None:
-        self.check()
-        latest = max(self.completed, default=0)
-        if transaction.checkpoint_id > latest:
+        latest = self._latest_completed()
+        if not 0 < transaction.checkpoint_id <= latest:
             self._violated(
-                f"transaction {transaction.name} is committed, and the latest completed checkpoint "
-                f"is {latest}"
+                f"transaction {transaction.name} of checkpoint {transaction.checkpoint_id} is "
+                f"committed, and the latest completed one is {latest}"
             )
+
+    def _latest_completed(self) -> int:
+        self.check()
+        return max(self.completed, default=0)
 
     def _violated(self, what: str) -> None:
         self._external.violated(what)

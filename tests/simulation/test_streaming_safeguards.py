@@ -14,6 +14,8 @@ NOTICED_SOON = {
     "count of ids kept": 0,
     "source cut before the barrier": 438,
     "shared files counted": 0,
+    "committables wait": 0,
+    "committables kept": 0,
     "checkpoints kept until the end is stored": 0,
 }
 """Safeguard -> the first of so many seeds, of which one notices that it is missing."""
