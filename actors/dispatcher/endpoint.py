@@ -76,6 +76,8 @@ JOB_MASTER_FACTORY = "flinkray.actors.job_master.endpoint:create_job_master"
 PRESTARTED_IMPORTS = ("flinkray.actors.job_master.endpoint", "flinkray.actors.slot_pool.endpoint")
 """What processes that wait for a role have loaded; a StreamCoordinator needs little more."""
 
+_CLEAN_UP_PATIENCE = 10.0
+"""Seconds after which clients are told how a job has ended though not all is given back."""
 _REFUSAL_PATIENCE = 5.0
 """Seconds for which it is tried to remove the graph of a job that is refused, before its submitter
 is told that it may be there."""
@@ -192,6 +194,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             new_restart_strategy(job_master_restart_strategy(self._services.configuration)),
             loop.create_future(),
             loop.create_future(),
+            loop.create_future(),
         )
         self._jobs[graph.job_id] = job
         return job
@@ -265,7 +268,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
     async def _forget_refused(self, job: ManagedJob, refusal: FlinkRayError) -> None:
         await self._blobs.release(job.job_id)
         del self._jobs[job.job_id]
-        for waiting in (job.accepted, job.ended):  # who has asked for it meanwhile
+        for waiting in (job.accepted, job.ended, job.told):  # who has asked for it meanwhile
             waiting.set_exception(refusal)
             waiting.exception()
 
@@ -290,7 +293,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
     async def request_job_result(self, job_id: JobID) -> JobResult:
         if (ended := self._ended.get(job_id)) is not None:
             return ended.result
-        return (await asyncio.shield(self._queries.managed(job_id).ended)).result
+        return (await asyncio.shield(self._queries.managed(job_id).told)).result
 
     async def cancel_job(self, job_id: JobID) -> None:
         if (ended := self._ended.get(job_id)) is not None:
@@ -441,12 +444,23 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         )
         job.outcome = outcome
         self._cancelling.has_ended(job)
+        self._tell_end_later(job, outcome)
         log.info("job %s ended: %s", job.job_id, outcome.result.status.name)
+
+    def _tell_end_later(self, job: ManagedJob, outcome: ArchivedJob) -> None:
+        """Clients need not wait for as long as a storage is away that things are deleted from."""
+        self.schedule_run_async(_CLEAN_UP_PATIENCE, lambda: self._tell_end(job, outcome))
+
+    def _tell_end(self, job: ManagedJob, outcome: ArchivedJob) -> None:
+        if not job.told.done():
+            job.told.set_result(outcome)
 
     async def _clean_up(self, job: ManagedJob) -> None:
         """After the JobMaster of an ended job is gone."""
-        await self._cleanup.clean_up(job)
         assert job.outcome is not None
+        self._tell_end_later(job, job.outcome)  # an earlier Dispatcher may have stored it
+        await self._cleanup.clean_up(job)
         self._ended.add(job.outcome)
         del self._jobs[job.job_id]
         job.ended.set_result(job.outcome)
+        self._tell_end(job, job.outcome)

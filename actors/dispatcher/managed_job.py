@@ -34,6 +34,8 @@ class ManagedJob:
     """Completes when its graph is stored, or fails with the reason why it is refused."""
     ended: asyncio.Future[ArchivedJob]
     """Completes when the job has ended and its resources are back."""
+    told: asyncio.Future[ArchivedJob]
+    """Completes then, too, or when that takes long: clients are told how it has ended."""
     job_master_id: JobMasterId | None = None
     """The present leader of the job; None until one is started or has registered."""
     gateway: JobMasterGateway | None = None

@@ -118,10 +118,10 @@ def test_a_job_that_tolerates_no_failed_checkpoint_fails_with_what_is_wrong_with
     with pytest.raises(FlinkRayError, match="cannot write it: "):
         program.job.trigger_checkpoint(timeout=60)
     wait_until(lambda: program.job.status() is JobStatus.FAILED, 60, "the job to fail")
-    directory.unlink()  # its end waits for what has to be deleted
-    aside.rename(directory)
     with pytest.raises(JobExecutionError) as error:
-        program.job.result(60)
+        program.job.result(60)  # though what has to be deleted is out of reach
+    directory.unlink()
+    aside.rename(directory)
     program.go_on()  # threads of it wait for that
     assert str(directory) in error.value.text
     assert "cannot write it: " in error.value.text

@@ -70,6 +70,8 @@ CONFIGURATION = {
     "execution.checkpointing.tolerable-failed-checkpoints": "-1",
 }
 COUNT, PER_SECOND = 16_000, 4_000.0
+MOST_OF_ONE = 16
+"""Processes of one job that are killed or stopped; then it may end, and there is another one."""
 END = 300.0
 """Seconds within which a job ends that nothing happens to any more, also on a busy machine."""
 
@@ -219,7 +221,8 @@ def test_nothing_is_lost_doubled_or_out_of_order_under_random_kills_and_stops(
             before = victims.counts
             since = None
             first = 0
-            while not (is_over.wait(victims.pause()) or victims.is_over):
+            most = sum(before) + MOST_OF_ONE
+            while not (is_over.wait(victims.pause()) or victims.is_over or victims.total >= most):
                 with suppress(CheckpointNotFoundError):  # it was subsumed while it was looked at
                     latest = newest(folder / "checkpoints")
                     first = first or latest

@@ -77,9 +77,8 @@ def managed(job_id: JobID, savepoint: str, *, is_given: bool, job_master: str) -
         job_id, "a job", (), configuration={STATE_RECOVERY_PATH.key: savepoint} if is_given else {}
     )
     loop = asyncio.get_running_loop()
-    job = ManagedJob(
-        graph, 0.0, new_restart_strategy(NoRestart()), loop.create_future(), loop.create_future()
-    )
+    accepted, ended, told = loop.create_future(), loop.create_future(), loop.create_future()
+    job = ManagedJob(graph, 0.0, new_restart_strategy(NoRestart()), accepted, ended, told)
     if job_master != NONE:
         asked = TestingGateway(JobMasterGateway).on(JobMasterGateway.request_savepoint_in_use)
         job.gateway = {

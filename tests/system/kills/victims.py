@@ -81,6 +81,10 @@ class Victims:
         return self.killed.total(), self.stopped.total()
 
     @property
+    def total(self) -> int:
+        return sum(self.counts)
+
+    @property
     def is_over(self) -> bool:
         return self.killed.total() >= self._kills and self.stopped.total() >= self._stops
 
