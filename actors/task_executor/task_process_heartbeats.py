@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import psutil
 
@@ -24,10 +25,11 @@ class _Monitored:
     gateway: TaskProcessGateway
     host: TaskProcessHost | None
     on_silent: Callable[[str], None]
-    heard_at: float = 0.0
+    heard_at: float
     """In the loop's time."""
-    used: float | None = None
-    """Processor seconds by then; None: not known."""
+    used: deque[tuple[float, float | None]] = field(default_factory=lambda: deque(maxlen=2))
+    """When it was asked for the last two heartbeats, and the processor seconds that it had used by
+    then; None: not known."""
 
 
 class TaskProcessHeartbeats:
@@ -56,8 +58,8 @@ class TaskProcessHeartbeats:
         """*on_silent* is called once, with what was noticed.  *host*: None where processes are
         pretended; they use no processor time."""
         target = ResourceID(name)
-        monitored = self._monitored[target] = _Monitored(gateway, host, on_silent)
-        self._note(monitored)
+        monitored = _Monitored(gateway, host, on_silent, self._now())
+        self._monitored[target] = monitored
         self._watch(target, monitored)
 
     def unmonitor(self, name: str) -> None:
@@ -78,37 +80,35 @@ class TaskProcessHeartbeats:
         sender = self._sender
 
         async def ask() -> None:
+            monitored.used.append((self._now(), _processor_time(monitored.host)))
             await monitored.gateway.request_heartbeat()
             if self._monitored.get(target) is monitored:
-                self._note(monitored)
+                monitored.heard_at = self._now()
                 sender.receive_heartbeat(target, None)
 
         sender.monitor_target(target, lambda _: ask())
 
-    def _note(self, monitored: _Monitored) -> None:
-        monitored.heard_at = self._endpoint.rpc_service.loop.time()
-        monitored.used = _processor_time(monitored.host)
+    def _now(self) -> float:
+        return self._endpoint.rpc_service.loop.time()
 
     def _timed_out(self, target: ResourceID) -> None:
         monitored = self._monitored[target]
-        seconds = self._endpoint.rpc_service.loop.time() - monitored.heard_at
-        silence = f"no heartbeat from it for {seconds:.0f} s"
-        now = _processor_time(monitored.host)
-        if now is None or monitored.used is None:
+        silence = f"no heartbeat from it for {self._now() - monitored.heard_at:.0f} s"
+        at, before = monitored.used[0]
+        now, seconds = _processor_time(monitored.host), self._now() - at
+        if now is None or before is None:
             self._silent(target, silence)
             return
-        used = now - monitored.used
-        if used < _IDLE * seconds:
-            self._silent(target, f"{silence}, in which it used {used:.1f} s of a processor")
+        used = f"{now - before:.1f} s of a processor in the last {seconds:.1f} s"
+        if now - before < _IDLE * seconds:
+            self._silent(target, f"{silence}, and it used {used}")
             return
         log.warning(
-            "%s: %s, but it computes (%.1f s of a processor): a function holds the interpreter's "
-            "lock for long",
+            "%s: %s, but it computes (%s): a function holds the interpreter's lock for long",
             target,
             silence,
             used,
         )
-        self._note(monitored)
         self._watch(target, monitored)
 
     def _silent(self, target: ResourceID, what: str) -> None:

@@ -151,7 +151,13 @@ def differences(results: Iterable[int | Result], count: int) -> str:
     lost = [n for n in range(count) if n not in numbers]
     doubled = [n for n, times in numbers.items() if times > 1]
     wrong = sorted(set(sums) ^ expected(count))
-    found: dict[str, list[Any]] = {"lost": lost, "doubled": doubled, "wrong sums": wrong}
+    foreign = [n for n in numbers if not 0 <= n < count]
+    found: dict[str, list[Any]] = {
+        "foreign": foreign,
+        "lost": lost,
+        "doubled": doubled,
+        "wrong sums": wrong,
+    }
     if len(sums) != KEYS:
         found["sums"] = sums
     return ", ".join(f"{len(them)} {what}: {them[:10]}" for what, them in found.items() if them)

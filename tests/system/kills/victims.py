@@ -45,20 +45,26 @@ class Moments:
         self._directory = directory
         self._is_over = is_over
 
-    def wait_for(self, moment: str) -> None:
-        """*any*: now.  *begun*: a checkpoint has its directory, and tasks are told of it.
-        *complete*: a checkpoint has its metadata, and sinks are about to commit.  When it does not
-        come, it was too long to wait for."""
-        if moment == "any":
-            return
-        pattern = "*/chk-*/_metadata" if moment == "complete" else "*/chk-*"
-        before = set(self._directory.glob(pattern))
-        for _ in range(round(LONGEST_WAIT / LOOK)):
-            if self._is_over.wait(LOOK) or set(self._directory.glob(pattern)) - before:
-                return
+    def wait_for(self, moment: str) -> str | None:
+        """Which it is; None: the job is over.
+
+        *any*: now.  *begun*: a checkpoint has its directory, and tasks are told of it.  *written*:
+        a task has written a file of its state.  *complete*: a checkpoint has its metadata, and
+        sinks are about to commit.  When it does not come, it was too long to wait for, and is any.
+        """
+        pattern = PATTERNS.get(moment)
+        if pattern is not None:
+            before = set(self._directory.glob(pattern))
+            for _ in range(round(LONGEST_WAIT / LOOK)):
+                if self._is_over.wait(LOOK):
+                    break
+                if set(self._directory.glob(pattern)) - before:
+                    return moment
+        return None if self._is_over.is_set() else "any"
 
 
-MOMENTS = ("any", "begun", "complete")
+PATTERNS = {"begun": "*/chk-*", "written": "*/*/*", "complete": "*/chk-*/_metadata"}
+MOMENTS = ("any", *PATTERNS)
 
 
 class Victims:
@@ -104,14 +110,16 @@ class Victims:
         if not there:
             return
         victim = there[int(number * len(there))]
-        moments.wait_for(moment)
+        found = moments.wait_for(moment)
+        if found is None:
+            return
         with suppress(ProcessLookupError):
             if is_kill:
                 kill(victim.pid)
                 self.killed[kind] += 1
-                log.info("kill %d (%s): %s", self.killed.total(), moment, _named(victim))
+                log.info("kill %d (%s): %s", self.killed.total(), found, _named(victim))
             else:
-                self._stop(victim, moment)
+                self._stop(victim, found)
 
     def _stop(self, victim: Actor, moment: str) -> None:
         seconds = self._random.uniform(*STOPPED)
