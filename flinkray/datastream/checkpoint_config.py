@@ -107,12 +107,12 @@ class CheckpointConfig:
     def set_tolerable_checkpoint_failure_number(
         self, tolerable_checkpoint_failure_number: int
     ) -> CheckpointConfig:
-        self._tolerable_failures = _at_least(
-            0, tolerable_checkpoint_failure_number, "a number of failures"
-        )
-        return self._note(
-            job_options.CHECKPOINTING_TOLERABLE_FAILURES, str(tolerable_checkpoint_failure_number)
-        )
+        """-1: any number."""
+        number = tolerable_checkpoint_failure_number
+        if number == -1:
+            number = job_options.ENDLESS
+        self._tolerable_failures = _at_least(0, number, "a number of failures")
+        return self._note(job_options.CHECKPOINTING_TOLERABLE_FAILURES, str(number))
 
     def enable_externalized_checkpoints(
         self, cleanup_mode: ExternalizedCheckpointRetention

@@ -235,6 +235,18 @@ def test_settings_that_have_an_effect_are_not_warned_of(
     assert env.get_config().is_object_reuse_enabled()
 
 
+@pytest.mark.parametrize(("number", "tolerated"), [("0", 0), ("7", 7), ("-1", ENDLESS)])
+def test_failures_that_are_tolerated_are_counted_or_any_number(
+    number: str, tolerated: int, env: Any
+) -> None:
+    configuration = Configuration()
+    configuration.set_string("execution.checkpointing.tolerable-failed-checkpoints", number)
+    checkpoints = env.configure(configuration).get_checkpoint_config()
+    assert checkpoints.get_tolerable_checkpoint_failure_number() == tolerated
+    with pytest.raises(ValueError, match="a number of failures must be at least 0, got -2"):
+        checkpoints.set_tolerable_checkpoint_failure_number(-2)
+
+
 def test_settings_of_checkpoints_are_kept(env: Any) -> None:
     configuration = Configuration().set_string("execution.checkpointing.timeout", "1 min")
     configuration.set_string("execution.checkpointing.mode", "at-least-once")
