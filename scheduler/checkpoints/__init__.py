@@ -10,6 +10,7 @@ __all__ = [
     "plan",
     "properties",
     "restored_vertices",
+    "restores",
     "state_assignment",
     "statistics",
 ]

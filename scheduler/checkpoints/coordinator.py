@@ -28,10 +28,6 @@ from flinkray.scheduler.checkpoints.actions import (
     NotifyCheckpointComplete,
     PrepareCheckpoint,
     ReadyToRestore,
-    ResetCoordinatorSubtasks,
-    ResetMasterHooks,
-    RestoreCoordinators,
-    RestoreMasterHooks,
     SnapshotCoordinators,
     SnapshotFinished,
     StartCheckpointTimer,
@@ -81,8 +77,8 @@ from flinkray.scheduler.checkpoints.request_decider import (
     TooEarly,
 )
 from flinkray.scheduler.checkpoints.restored_vertices import RestoredVertex
+from flinkray.scheduler.checkpoints.restores import NO_CHECKPOINTS_LEFT, Restored, Restores
 from flinkray.scheduler.checkpoints.shared_state_registry import SharedStateRegistry
-from flinkray.scheduler.checkpoints.state_assignment import StateAssignment
 from flinkray.scheduler.checkpoints.statistics import CheckpointStatsTracker, state_locations
 from flinkray.scheduler.checkpoints.stop_with_savepoint import StopWithSavepoint
 from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfiguration
@@ -91,21 +87,6 @@ from flinkray.scheduler.shared.states import JobStatus
 
 Actions = list[CheckpointAction]
 Reason = CheckpointFailureReason
-
-NO_CHECKPOINTS_LEFT = "there is no checkpoint to restore from"
-
-
-@dataclass(frozen=True, slots=True)
-class Restored:
-    """What tasks begin with."""
-
-    checkpoint_id: int | None
-    """None: nothing; there is no checkpoint."""
-    tasks: dict[tuple[JobVertexID, int], TaskState]
-    """By vertex and subtask; those that are not in it have no state."""
-    max_parallelism: dict[JobVertexID, int]
-    """Of vertices: the one that their state has."""
-    actions: Actions
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +138,6 @@ class CheckpointCoordinator:
         self._topology = topology
         self._coordinators = coordinators
         self._epoch_offset = epoch_offset
-        self._allow_non_restored_state = allow_non_restored_state
         self._decider = CheckpointRequestDecider(configuration.max_concurrent)
         self._periodic = PeriodicTrigger(configuration, random)
         self._final = FinalCheckpoints()
@@ -166,6 +146,12 @@ class CheckpointCoordinator:
         self._registry = SharedStateRegistry()
         self._aborted = AbortedCheckpoints()
         self._hooks = MasterHooks()
+        self._restores = Restores(
+            job_id,
+            coordinators,
+            self._hooks,
+            allow_non_restored_state=allow_non_restored_state,
+        )
         self._statistics = CheckpointStatsTracker()
         self._requests = 0
         self._numbers = 0
@@ -186,8 +172,6 @@ class CheckpointCoordinator:
         self._must_be_whole = False
         """The files that tasks were restored from are not this job's."""
         self._restore_awaited: _AwaitedRestore | None = None
-        self.restores = 0
-        """How often the operators' coordinators were restored."""
         self._end: JobStatus | None = None
 
     # --- questions --------------------------------------------------------------------------------
@@ -211,6 +195,11 @@ class CheckpointCoordinator:
     def is_storing(self) -> bool:
         """Whether a checkpoint may be durable, or not."""
         return self._storing is not None
+
+    @property
+    def restores(self) -> int:
+        """How often the operators' coordinators were restored."""
+        return self._restores.of_coordinators
 
     def overview(self) -> CheckpointsOverview:
         """What people are told."""
@@ -832,7 +821,7 @@ class CheckpointCoordinator:
         """
         if self._completed.latest is not None:
             return []
-        self._assign(savepoint, vertices)
+        self._restores.check(savepoint, vertices)
         self.recovered((savepoint,))
         return [AddRestoredSavepoint(savepoint)]
 
@@ -888,81 +877,14 @@ class CheckpointCoordinator:
             )
         self._restore_awaited = None
         self._stop.over()
-        tasks = tuple(tasks)
         latest = self._completed.latest
-        if latest is None:
-            if is_required:
-                raise StateRestoreError(self._job_id, NO_CHECKPOINTS_LEFT)
-            return Restored(None, {}, {}, self._begin_anew(vertices, tasks, is_global=is_global))
-        assignment = self._assign(latest, vertices)
-        states = {task: assignment.of_subtask(*task) for task in tasks}
-        actions: Actions
-        if is_global:
-            given: dict[str, StateLocation | None] = dict.fromkeys(self._coordinators)
-            given.update(assignment.coordinators())
-            actions = self._restore_coordinators(latest.checkpoint_id, given)
-            hooks = self._hooks.states_to_restore(
-                self._job_id,
-                latest.metadata.master_states,
-                allow_non_restored_state=self._allow_non_restored_state,
-            )
-            if hooks:
-                actions.append(RestoreMasterHooks(latest.checkpoint_id, hooks))
-        else:
-            actions = self._reset_subtasks(latest.checkpoint_id, vertices, tasks)
-        self._must_be_whole |= latest.properties.is_savepoint
-        self._statistics.restored(latest.checkpoint_id)
-        found = {task: state for task, state in states.items() if state is not None}
-        return Restored(latest.checkpoint_id, found, assignment.max_parallelism, actions)
-
-    def _assign(
-        self, checkpoint: CompletedCheckpoint, vertices: Sequence[RestoredVertex]
-    ) -> StateAssignment:
-        return StateAssignment(
-            self._job_id,
-            checkpoint.metadata,
-            vertices,
-            allow_non_restored_state=self._allow_non_restored_state,
-        )
-
-    def _begin_anew(
-        self,
-        vertices: Sequence[RestoredVertex],
-        tasks: Sequence[tuple[JobVertexID, int]],
-        *,
-        is_global: bool,
-    ) -> Actions:
-        if not is_global:
-            return self._reset_subtasks(None, vertices, tasks)
-        actions = self._restore_coordinators(None, dict.fromkeys(self._coordinators))
-        if self._hooks.hook_ids:
-            actions.append(ResetMasterHooks())
-        return actions
-
-    def _restore_coordinators(
-        self, checkpoint_id: int | None, states: dict[str, StateLocation | None]
-    ) -> Actions:
-        if not states:
-            return []
-        self.restores += 1
-        return [RestoreCoordinators(checkpoint_id, states, self.restores)]
-
-    def _reset_subtasks(
-        self,
-        checkpoint_id: int | None,
-        vertices: Sequence[RestoredVertex],
-        tasks: Sequence[tuple[JobVertexID, int]],
-    ) -> Actions:
-        operators = {v.vertex_id: v.operators for v in vertices}
-        reset: dict[str, list[int]] = {}
-        for vertex_id, subtask in tasks:
-            for operator in operators[vertex_id]:
-                if operator.operator_id in self._coordinators:
-                    reset.setdefault(operator.operator_id, []).append(subtask)
-        if not reset:
-            return []
-        subtasks = {operator: tuple(of_operator) for operator, of_operator in reset.items()}
-        return [ResetCoordinatorSubtasks(checkpoint_id, subtasks)]
+        if latest is None and is_required:
+            raise StateRestoreError(self._job_id, NO_CHECKPOINTS_LEFT)
+        restored = self._restores.next(latest, vertices, tuple(tasks), is_global=is_global)
+        if latest is not None:
+            self._must_be_whole |= latest.properties.is_savepoint
+            self._statistics.restored(latest.checkpoint_id)
+        return restored
 
 
 def _locations(state: TaskState | None) -> list[StateLocation]:

@@ -22,9 +22,9 @@ from flinkray.scheduler.checkpoints.actions import (
     TriggerTasks,
 )
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
-from flinkray.scheduler.checkpoints.coordinator import Restored
 from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason, StateRestoreError
 from flinkray.scheduler.checkpoints.properties import CheckpointProperties, savepoint
+from flinkray.scheduler.checkpoints.restores import Restored
 from tests.scheduler.builders import one, only
 from tests.scheduler.checkpoints.checkpointed import metadata, operator
 from tests.scheduler.checkpoints.job_with_checkpoints import (
