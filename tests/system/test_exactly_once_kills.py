@@ -247,5 +247,9 @@ def test_nothing_is_lost_doubled_or_out_of_order_under_random_kills_and_stops(
             assert not difference
             assert_never_from_the_beginning(folder / "starts", since)
             wait_until(lambda: not traces(handle.job_id), END, "everything of it to be gone")  # noqa: B023
-            assert not list(folder.glob("checkpoints/*/chk-*/*"))
+            wait_until(
+                lambda: not list(folder.glob("checkpoints/*/chk-*/*")),  # noqa: B023
+                END,
+                "its checkpoints to be gone",
+            )
     log.info("%d jobs ended right after %s and %s", jobs, victims.killed, victims.stopped)
