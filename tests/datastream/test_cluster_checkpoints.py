@@ -25,22 +25,13 @@ from flinkray.datastream.connectors import DataGeneratorSource, DiscardingSink
 from flinkray.datastream.state import ValueStateDescriptor
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 from flinkray.testing.waiting import wait_until
+from tests.datastream.quick_restarts import CONFIGURATION
 from tests.datastream.tallies import KEYS, expected, first_numbers, newest, settings, tallies
 from tests.datastream.threads import none_left
 
 # An interrupt that ends the thread of a crashed process may come between the opening of a file and
 # its being kept; of a real process nothing would be left.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
-CONFIGURATION = {
-    "taskmanager.numberOfTaskSlots": "2",
-    "taskmanager.cpu.cores": "1",
-    "restart-strategy.type": "fixed-delay",
-    "restart-strategy.fixed-delay.attempts": "20",
-    "restart-strategy.fixed-delay.delay": "10 ms",
-    "task.cancellation.interval": "50 ms",
-    "cluster.registration.error-delay": "5 ms",
-}
 
 
 @pytest.fixture

@@ -39,6 +39,7 @@ from flinkray.state_reader import SavepointReader
 from flinkray.streaming.records.typeinfo import TypeInformation
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 from flinkray.testing.waiting import wait_until
+from tests.datastream.quick_restarts import CONFIGURATION
 from tests.datastream.rescaled import (
     COUNTERS,
     counted_and_totalled,
@@ -47,16 +48,6 @@ from tests.datastream.rescaled import (
 )
 from tests.datastream.tallies import newest, settings
 from tests.datastream.threads import none_left
-
-CONFIGURATION = {
-    "taskmanager.numberOfTaskSlots": "2",
-    "taskmanager.cpu.cores": "1",
-    "restart-strategy.type": "fixed-delay",
-    "restart-strategy.fixed-delay.attempts": "20",
-    "restart-strategy.fixed-delay.delay": "10 ms",
-    "task.cancellation.interval": "50 ms",
-    "cluster.registration.error-delay": "5 ms",
-}
 
 
 @pytest.fixture(scope="module")

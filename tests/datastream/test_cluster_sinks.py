@@ -27,8 +27,8 @@ from flinkray.streaming.sinks.file_writer import Rename, RenamingCommitter
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 from flinkray.testing.waiting import wait_until
 from tests.datastream.gates import new_gate, pass_through
+from tests.datastream.quick_restarts import CONFIGURATION
 from tests.datastream.tallies import newest, settings
-from tests.datastream.test_cluster_checkpoints import CONFIGURATION
 from tests.datastream.threads import none_left
 
 COUNT = 6000

@@ -29,21 +29,13 @@ from flinkray.datastream.state import ValueStateDescriptor
 from flinkray.datastream.window import SlidingEventTimeWindows, TumblingEventTimeWindows
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 from flinkray.testing.waiting import wait_until
+from tests.datastream.quick_restarts import CONFIGURATION
 from tests.datastream.tallies import settings
 from tests.datastream.threads import none_left
 
 # As in test_cluster_checkpoints.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
-CONFIGURATION = {
-    "taskmanager.numberOfTaskSlots": "2",
-    "taskmanager.cpu.cores": "1",
-    "restart-strategy.type": "fixed-delay",
-    "restart-strategy.fixed-delay.attempts": "20",
-    "restart-strategy.fixed-delay.delay": "10 ms",
-    "task.cancellation.interval": "50 ms",
-    "cluster.registration.error-delay": "5 ms",
-}
 HALF, COUNT = 500, 1000
 KEYS = 5
 

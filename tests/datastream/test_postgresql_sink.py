@@ -23,8 +23,8 @@ from flinkray.datastream.connectors import DataGeneratorSource, SinkError
 from flinkray.streaming.sinks.committer_operator import FIRST_PAUSE
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 from flinkray.testing.waiting import wait_until
+from tests.datastream.quick_restarts import CONFIGURATION
 from tests.datastream.tallies import settings
-from tests.datastream.test_cluster_checkpoints import CONFIGURATION
 from tests.datastream.threads import none_left
 from tests.streaming.sinks.sink_harness import SinkHarness
 

@@ -45,18 +45,10 @@ from flinkray.state.key_encoding import UnsupportedKeyError
 from flinkray.streaming.errors import StreamError
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 from flinkray.testing.waiting import wait_until
+from tests.datastream.quick_restarts import CONFIGURATION
 from tests.datastream.tallies import newest, settings
 from tests.datastream.threads import none_left
 
-CONFIGURATION = {
-    "taskmanager.numberOfTaskSlots": "2",
-    "taskmanager.cpu.cores": "1",
-    "restart-strategy.type": "fixed-delay",
-    "restart-strategy.fixed-delay.attempts": "20",
-    "restart-strategy.fixed-delay.delay": "10 ms",
-    "task.cancellation.interval": "50 ms",
-    "cluster.registration.error-delay": "5 ms",
-}
 KEYS = 8
 FOR_EVER = 10**12
 

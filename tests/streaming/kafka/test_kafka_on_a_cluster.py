@@ -15,8 +15,9 @@ from flinkray.datastream.connectors.kafka import (
     KafkaTopicPartition,
 )
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
+from tests.datastream.quick_restarts import CONFIGURATION
 from tests.datastream.tallies import expected, first_numbers, tallied
-from tests.datastream.test_cluster_checkpoints import CONFIGURATION, on, wait_for_another
+from tests.datastream.test_cluster_checkpoints import on, wait_for_another
 from tests.datastream.threads import none_left
 from tests.streaming.kafka.brokers import Broker
 from tests.streaming.sinks.test_kafka_sink import sink_to
