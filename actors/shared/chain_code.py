@@ -8,6 +8,7 @@ from typing import Any
 
 import cloudpickle  # not Ray's copy: records in channels use this one, and classes must be the same
 
+from flinkray.core import cloud_pickle
 from flinkray.spark.user_code import dump_function, rebuild, user_modules_by_value
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.program.chain_builder import unpicklable_operator
@@ -59,7 +60,7 @@ def dump_chain(plan: ChainPlan) -> bytes:
             )
     try:
         with user_modules_by_value(cloudpickle):
-            payload: bytes = cloudpickle.dumps(plan)
+            payload: bytes = cloud_pickle.dumps(plan)
     except _UNPICKLABLE as error:
         raise _name_culprit(plan, error) from error
     return dump_function(ChainCode(payload))
@@ -73,12 +74,12 @@ def _name_culprit(plan: ChainPlan, error: BaseException) -> StreamError:
     with user_modules_by_value(cloudpickle):
         for operator in plan.operators:
             try:
-                cloudpickle.dumps((operator.operator, operator.convert))
+                cloud_pickle.dumps((operator.operator, operator.convert))
             except _UNPICKLABLE as own:
                 return unpicklable_operator(operator.name, own)
         for result in plan.results:
             try:
-                cloudpickle.dumps(result.partitioner)
+                cloud_pickle.dumps(result.partitioner)
             except _UNPICKLABLE as own:
                 return unpicklable_operator(f"the partitioning behind {plan.name}", own)
     return unpicklable_operator(plan.name, error)

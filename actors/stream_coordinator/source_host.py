@@ -7,10 +7,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
 
-import cloudpickle
-
 from flinkray.actors.gateways.stream_coordinator import ReaderProgress
 from flinkray.actors.shared.user_calls import call_user_code
+from flinkray.core import cloud_pickle
 from flinkray.core.errors import FlinkRayError
 from flinkray.rpc import RpcEndpoint, TimerHandle
 from flinkray.streaming.errors import OperatorError, operator_error
@@ -50,7 +49,7 @@ class SourceHost:
         self._on_failed = on_failed
         self._source: Source[object] | None = None
         self._clock = WaitingSystemClock()
-        self._hosted = SourceCoordinator(self._clock, cloudpickle.dumps, state, checkpoint_id)
+        self._hosted = SourceCoordinator(self._clock, cloud_pickle.dumps, state, checkpoint_id)
         self._calls = asyncio.Lock()
         self._waiting: dict[int, asyncio.Future[None]] = {}
         """Subtasks of which a call waits for news."""
@@ -91,7 +90,7 @@ class SourceHost:
         def call() -> None:
             if self._hosted.parallelism not in (0, reader.parallelism):
                 self._hosted.close()
-                self._hosted = SourceCoordinator(self._clock, cloudpickle.dumps)
+                self._hosted = SourceCoordinator(self._clock, cloud_pickle.dumps)
             if not self._hosted.parallelism:
                 self._hosted.start(source, reader.parallelism)
             self._hosted.heard(

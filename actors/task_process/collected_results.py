@@ -8,9 +8,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import cloudpickle
-
 from flinkray.actors.task_process.partitions import HeldPartition
+from flinkray.core import cloud_pickle
 from flinkray.streaming.errors import unpicklable
 from flinkray.streaming.network import BatchTooLargeError
 from flinkray.streaming.records.elements import Barrier
@@ -159,7 +158,7 @@ class CollectedResults:
 
 def read_results(piece: bytes) -> list[Any]:
     """The reverse: what was put, or a part of it."""
-    return cloudpickle.loads(piece)  # type: ignore[no-any-return]
+    return pickle.loads(piece)  # type: ignore[no-any-return]
 
 
 def _pieces(values: list[Any]) -> Iterator[bytes]:
@@ -185,6 +184,6 @@ def _pickled(values: list[Any]) -> bytes:
     except (pickle.PicklingError, AttributeError, TypeError):
         pass  # classes of the user's main program
     try:
-        return cloudpickle.dumps(values)  # type: ignore[no-any-return]
+        return cloud_pickle.dumps(values)
     except Exception as error:
         raise unpicklable(values, error) from error

@@ -9,14 +9,15 @@ later one commits what was noted.
 from __future__ import annotations
 
 import os
+import pickle
 import uuid
 from collections.abc import Sequence
 from typing import Any
 from zlib import crc32
 
-import cloudpickle
 import pyarrow.fs
 
+from flinkray.core import cloud_pickle
 from flinkray.core.errors import FlinkRayError
 from flinkray.file_results.directory import ResultDirectory
 
@@ -46,7 +47,7 @@ class FileCommitLog:
             CommitLogError: what is noted is damaged.
         """
         if not self._is_there():
-            self._note(cloudpickle.dumps(list(committables)))
+            self._note(cloud_pickle.dumps(list(committables)))
         return self._read()
 
     def _is_there(self) -> bool:
@@ -91,5 +92,5 @@ class FileCommitLog:
                 f"{self._path}, where a sink has noted what it commits, is damaged: look what of "
                 "it is visible, and start the job again without that"
             )
-        noted: Sequence[Any] = cloudpickle.loads(payload)
+        noted: Sequence[Any] = pickle.loads(payload)
         return noted

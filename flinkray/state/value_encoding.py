@@ -32,10 +32,10 @@ from importlib import import_module
 from itertools import chain, islice
 from typing import Any, TypeVar
 
-import cloudpickle
 import msgpack
 import numpy as np
 
+from flinkray.core import cloud_pickle
 from flinkray.core.message import message
 from flinkray.core.schema import stored
 from flinkray.core.values import own
@@ -617,7 +617,7 @@ class _Column:
 
     def _pickle(self, kind: type, values: Sequence[Any]) -> Node:
         try:
-            data = cloudpickle.dumps(list(values), 5)
+            data = cloud_pickle.dumps(list(values), 5)
         except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
             raise StateError(
                 f"a {kind.__module__}.{kind.__qualname__} cannot be stored: {error}; keep what it "

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from types import FrameType, TracebackType
 from typing import Any
 
-import cloudpickle
-
+from flinkray.core import cloud_pickle
 from flinkray.core.error_text import sendable, summary_of, traceback_of, type_of
 from flinkray.core.errors import FlinkRayError
 
@@ -118,7 +117,7 @@ def unpicklable(
     source = "" if origin is None else str(origin)
     for value in values:
         try:
-            cloudpickle.dumps(value)
+            cloud_pickle.dumps(value)
         except Exception as reason:  # noqa: BLE001 - whatever the record's class raised
             text = summary_of(reason)
             return UnpicklableRecordsError(text, text_of(value), source, operator, of)

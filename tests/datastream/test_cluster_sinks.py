@@ -25,8 +25,8 @@ from flinkray.datastream.connectors import (
 from flinkray.datastream.functions import MapFunction
 from flinkray.streaming.sinks.file_writer import Rename, RenamingCommitter
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
-from flinkray.testing.waiting import wait_until
 from tests.datastream.gates import new_gate, pass_through
+from tests.datastream.held_numbers import HeldNumbers, crash_after_each_part
 from tests.datastream.quick_restarts import CONFIGURATION
 from tests.datastream.tallies import newest, settings
 from tests.datastream.threads import none_left
@@ -63,11 +63,6 @@ def written(folder: Path) -> list[int]:
     return sorted(int(line) for path in files for line in path.read_text().split())
 
 
-def wait_for_more(folder: Path) -> None:
-    before = len(written(folder))
-    wait_until(lambda: len(written(folder)) > before, 60, "another file")
-
-
 def assert_each_once(folder: Path, count: int = COUNT) -> None:
     counts = Counter(written(folder))
     lost = [n for n in range(count) if n not in counts]
@@ -78,7 +73,12 @@ def assert_each_once(folder: Path, count: int = COUNT) -> None:
 def numbers_into(
     env: StreamExecutionEnvironment, sink: FileSink, count: int = COUNT, rate: float = PER_SECOND
 ) -> None:
-    source: DataGeneratorSource = DataGeneratorSource(lambda n: n, count, rate)
+    into_files(env, DataGeneratorSource(lambda n: n, count, rate), sink)
+
+
+def into_files(
+    env: StreamExecutionEnvironment, source: DataGeneratorSource, sink: FileSink
+) -> None:
     numbers = env.from_source(source, WatermarkStrategy.no_watermarks(), "numbers", Types.LONG())
     numbers.uid("numbers").rebalance().sink_to(sink).name("files").uid("files")
 
@@ -102,11 +102,9 @@ def test_each_record_is_in_one_file_whatever_dies(
     options = settings(checkpoints, "50 ms")
     options["execution.checkpointing.unaligned.enabled"] = str(unaligned).lower()
     env = on(cluster, parallelism, options)
-    numbers_into(env, FileSink(files))
+    into_files(env, HeldNumbers(lambda n: n, COUNT, PER_SECOND), FileSink(files))
     job = env.execute_async("files")
-    for _ in range(2):
-        wait_for_more(files)
-        cluster.crash(kind)
+    crash_after_each_part(cluster, kind, lambda: len(written(files)))
     job.get_job_execution_result().result(120)
     assert_each_once(files)
     assert newest(checkpoints) == 0

@@ -19,10 +19,11 @@ from flinkray.datastream import (
     Types,
     WatermarkStrategy,
 )
-from flinkray.datastream.connectors import DataGeneratorSource, SinkError
+from flinkray.datastream.connectors import SinkError
 from flinkray.streaming.sinks.committer_operator import FIRST_PAUSE
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 from flinkray.testing.waiting import wait_until
+from tests.datastream.held_numbers import LET_OUT, PARTS, HeldNumbers, crash_after_each_part
 from tests.datastream.quick_restarts import CONFIGURATION
 from tests.datastream.tallies import settings
 from tests.datastream.threads import none_left
@@ -347,15 +348,10 @@ def begin(
     env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster.client)
     env.configure(Configuration.from_dict(options))
     env.set_parallelism(parallelism)
-    source: DataGeneratorSource = DataGeneratorSource(lambda n: (n, str(n)), COUNT, 8000.0)
+    source = HeldNumbers(lambda n: (n, str(n)), COUNT, 8000.0)
     rows = env.from_source(source, WatermarkStrategy.no_watermarks(), "rows")
     rows.rebalance().sink_to(sink_of(server)).uid("table")
     return env.execute_async("rows")
-
-
-def wait_for_more(server: PostgresServer) -> None:
-    before = len(rows_of(server))
-    wait_until(lambda: len(rows_of(server)) > before, 60, "more rows")
 
 
 def assert_each_once(server: PostgresServer) -> None:
@@ -379,9 +375,7 @@ def test_each_row_is_in_the_table_once_whatever_dies(
 ) -> None:
     """E2E-04"""
     job = begin(cluster, server, settings(tmp_path / "checkpoints", "50 ms"), parallelism)
-    for _ in range(2):
-        wait_for_more(server)
-        cluster.crash(kind)
+    crash_after_each_part(cluster, kind, lambda: len(rows_of(server)))
     job.get_job_execution_result().result(120)
     assert_each_once(server)
     assert staged(server) == 0
@@ -392,8 +386,10 @@ def test_each_row_is_in_the_table_once_though_the_server_fails(
     cluster: ThreadedCluster, server: PostgresServer, table: str, tmp_path: Path
 ) -> None:
     job = begin(cluster, server, settings(tmp_path / "checkpoints", "50 ms"), 2)
-    wait_for_more(server)
+    LET_OUT[0] = 1
+    wait_until(lambda: rows_of(server), 60, "rows")
     server.stop()
+    LET_OUT[0] = PARTS
     server.start()
     job.get_job_execution_result().result(120)
     assert_each_once(server)

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from dataclasses import astuple
 from typing import Any, Final
 
-import cloudpickle
 import numpy as np
 import pyarrow as pa
 
+from flinkray.core import cloud_pickle
 from flinkray.streaming.errors import unpicklable
 from flinkray.streaming.network.errors import BatchTooLargeError, WireFormatError
 from flinkray.streaming.network.frames import MAX_BODY, Part, padding
@@ -235,7 +235,7 @@ class ElementEncoder:
                 self._needs_cloudpickle = True
                 buffers.clear()
         if self._needs_cloudpickle:
-            data = cloudpickle.dumps(content, 5, buffer_callback=buffers.append)
+            data = cloud_pickle.dumps(content, 5, buffer_callback=buffers.append)
         return data, [buffer.raw() for buffer in buffers]
 
 

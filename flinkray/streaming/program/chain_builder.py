@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import cloudpickle
-
+from flinkray.core import cloud_pickle
 from flinkray.core.clock import Clock
 from flinkray.core.config import Configuration
 from flinkray.state.backends import backend_factory
@@ -64,12 +63,12 @@ class OperatorCopies:
         if payload is None:
             payload = _pickle(planned)
             self._pickled[planned.operator_id] = payload
-        return cloudpickle.loads(payload)  # type: ignore[no-any-return]
+        return pickle.loads(payload)  # type: ignore[no-any-return]
 
 
 def _pickle(planned: PlannedOperator) -> bytes:
     try:
-        return cloudpickle.dumps(planned.operator)  # type: ignore[no-any-return]
+        return cloud_pickle.dumps(planned.operator)
     except (TypeError, AttributeError, RecursionError, pickle.PicklingError) as error:
         raise unpicklable_operator(planned.name, error) from error
 

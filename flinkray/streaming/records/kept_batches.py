@@ -7,8 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import IO
 
-import cloudpickle
-
+from flinkray.core import cloud_pickle
 from flinkray.streaming.records.elements import Block, Records
 
 _OVERHEAD = 64
@@ -38,7 +37,7 @@ class KeptBatches:
         if not len(batch):
             return
         if isinstance(batch, Block):
-            self._size += (len(cloudpickle.dumps(batch.values[0])) + _OVERHEAD) * len(batch)
+            self._size += (len(cloud_pickle.dumps(batch.values[0])) + _OVERHEAD) * len(batch)
         else:
             self._size += batch.batch.nbytes
         self._batches.append(batch)
@@ -49,7 +48,7 @@ class KeptBatches:
         if self._file is None:
             self._file = tempfile.TemporaryFile(prefix="flinkray-kept-")  # noqa: SIM115 - read later
         for batch in self._batches:
-            cloudpickle.dump(batch, self._file)  # values may be of classes that have no module
+            cloud_pickle.dump(batch, self._file)  # values may be of classes that have no module
         self._batches, self._size = [], 0
 
     def take(self) -> Iterator[Records]:

@@ -16,8 +16,7 @@ from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import IO, Any
 
-import cloudpickle
-
+from flinkray.core import cloud_pickle
 from flinkray.state.key_encoding import EqualityChecks, encode_key
 from flinkray.streaming.records.elements import MIN_TIMESTAMP, Block
 
@@ -71,7 +70,7 @@ class KeySorter:
             keys, times or [MIN_TIMESTAMP] * len(block), block.values, strict=True
         ):
             self._entries.append((self._encode(key), timestamp, place, key, value, stamped))
-        self._size += (len(cloudpickle.dumps(block.values[0])) + _OVERHEAD) * len(block)
+        self._size += (len(cloud_pickle.dumps(block.values[0])) + _OVERHEAD) * len(block)
         if self._size >= self._memory:
             self._spill()
 
@@ -92,7 +91,7 @@ class KeySorter:
         self._runs.append(run)
         entries = iter(self._entries)
         while chunk := list(islice(entries, _CHUNK)):
-            cloudpickle.dump(chunk, run)  # values may be of classes that have no module
+            cloud_pickle.dump(chunk, run)  # values may be of classes that have no module
         run.seek(0)
         self._entries, self._size = [], 0
 

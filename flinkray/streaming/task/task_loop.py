@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
+import pickle
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
-
-import cloudpickle
 
 from flinkray.core.clock import Clock
 from flinkray.streaming.network import Signal
@@ -131,7 +130,7 @@ class TaskLoop:
             if event == END_OF_SPLITS:
                 self._source.no_more_splits()
             else:
-                self._source.add_splits([cloudpickle.loads(event)])
+                self._source.add_splits([pickle.loads(event)])
 
     def _pass_on_request(self) -> None:
         if self._source is not None and self._source.reader_context.split_requested:

@@ -1,0 +1,55 @@
+"""Pickling of what may hold the user's own code: functions, and classes that have no module.
+
+cloudpickle writes them by value.  From 3.1.3 on it leaves out which file they come from, and a
+failing function is told at ``<dynamic-code>``, without its line of code.  What is pickled here
+keeps its file names, whichever release is installed.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import types
+from collections import ChainMap
+from collections.abc import Callable
+from typing import IO, Any, ClassVar
+
+import cloudpickle
+
+_NAMELESS = "<dynamic-code>"
+
+
+def _reduce_code(code: types.CodeType) -> tuple[Any, ...]:
+    make, arguments = cloudpickle.Pickler.dispatch_table[types.CodeType](code)
+    return make, tuple(
+        code.co_filename if isinstance(it, str) and it == _NAMELESS else it for it in arguments
+    )
+
+
+class CodePickler(cloudpickle.Pickler):  # type: ignore[misc]  # untyped
+    """cloudpickle's pickler; code keeps the name of its file."""
+
+    dispatch_table: ClassVar[ChainMap[type, Any]] = ChainMap(
+        {types.CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table
+    )
+
+
+def dump(value: object, file: IO[bytes]) -> None:
+    """As :func:`dumps`, into *file*; :func:`pickle.load` reads it."""
+    CodePickler(file).dump(value)
+
+
+def dumps(
+    value: object,
+    protocol: int | None = None,
+    buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None,
+) -> bytes:
+    """Pickle *value*; :func:`pickle.loads` is the inverse.
+
+    Raises:
+        pickle.PicklingError, TypeError, AttributeError, RecursionError: something in *value* cannot
+            be pickled.
+    """
+    with io.BytesIO() as file:
+        CodePickler(file, protocol, buffer_callback).dump(value)
+        return file.getvalue()
