@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -61,10 +61,20 @@ class CodeFailure:
         return cls(
             message_of(error) if isinstance(error, OperatorError) else summary_of(error),
             traceback_of(error, error.__traceback__),
-            isinstance(error, (SuppressRestartsError, UserCodeError)),
+            any(isinstance(one, (SuppressRestartsError, UserCodeError)) for one in _causes(error)),
             error.missing if isinstance(error, ResultPartitionNotFoundError) else (),
             isinstance(error, _CONSEQUENCES),
         )
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error, and what it was raised from."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__
 
 
 class CodeFailedError(Exception):

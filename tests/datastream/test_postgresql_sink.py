@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from flinkray.core.errors import JobExecutionError
 from flinkray.datastream import (
     Configuration,
     Row,
@@ -27,7 +28,7 @@ from tests.datastream.held_numbers import LET_OUT, PARTS, HeldNumbers, crash_aft
 from tests.datastream.quick_restarts import CONFIGURATION
 from tests.datastream.tallies import settings
 from tests.datastream.threads import none_left
-from tests.streaming.sinks.sink_harness import SinkHarness
+from tests.streaming.sinks.sink_harness import SinkHarness, SinkState
 
 psycopg = pytest.importorskip("psycopg")
 
@@ -37,6 +38,7 @@ from tests.postgres_server import PostgresServer, why_not  # noqa: E402
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
 
 COUNT = 6000
+JOB = "1" * 32
 
 
 @pytest.fixture(scope="session")
@@ -105,12 +107,99 @@ def test_a_restart_commits_what_the_checkpoint_covers_and_removes_the_rest(
     second.process((2, "again"))
     second.checkpoint()
     third = SinkHarness(sink_of(server), state)  # the second one was never in a checkpoint
-    assert staged(server) == 0
-    first.complete()
     assert rows_of(server) == [(1, "covered")]
     third.finish()
+    assert staged(server) == 0
     for h in (first, second, third):
         h.close()
+    assert rows_of(server) == [(1, "covered")]
+
+
+def state_of_one_checkpoint(server: PostgresServer) -> SinkState:
+    """Nothing is staged in it."""
+    first = SinkHarness(sink_of(server), job_id=JOB)
+    state = first.checkpoint()
+    first.close()
+    return state
+
+
+def test_an_attempt_that_begins_late_removes_nothing_of_its_successor(
+    server: PostgresServer, table: str
+) -> None:
+    """Its process stood still since it was restored, and another one was restored from the same
+    checkpoint meanwhile."""
+    state = state_of_one_checkpoint(server)
+    successor = SinkHarness(sink_of(server), state, job_id=JOB)
+    successor.process((1, "a"))
+    first = successor.checkpoint().checkpoint_id  # is complete, though nobody was told
+    successor.process((2, "b"))
+    successor.checkpoint()
+    late = SinkHarness(sink_of(server), state, job_id=JOB)
+    late.process((1, "nobody's"))
+    late.checkpoint()
+    successor.complete(first)
+    assert rows_of(server) == [(1, "a")]
+    assert staged(server) == 1, "the late one's are removed, and not those of the successor"
+    successor.finish()
+    assert rows_of(server) == [(1, "a"), (2, "b")]
+    late.close()
+    successor.close()
+
+
+def test_an_attempt_that_begins_later_still_removes_nothing_of_anybody(
+    server: PostgresServer, table: str
+) -> None:
+    """Two checkpoints have gone by."""
+    state = state_of_one_checkpoint(server)
+    second = SinkHarness(sink_of(server), state, job_id=JOB)
+    later = second.checkpoint()
+    third = SinkHarness(sink_of(server), later, job_id=JOB)
+    third.process((1, "a"))
+    third.checkpoint()
+    late = SinkHarness(sink_of(server), state, job_id=JOB)
+    third.complete()
+    assert rows_of(server) == [(1, "a")]
+    for h in (second, third, late):
+        h.close()
+
+
+def test_what_failed_attempts_have_staged_is_removed_when_a_later_checkpoint_is_restored(
+    server: PostgresServer, table: str
+) -> None:
+    state = state_of_one_checkpoint(server)
+    failed = SinkHarness(sink_of(server), state, job_id=JOB)
+    failed.process((1, "failed"))
+    failed.checkpoint()
+    failed.close()
+    second = SinkHarness(sink_of(server), state, job_id=JOB)
+    later = second.checkpoint()
+    assert staged(server) == 1
+    third = SinkHarness(sink_of(server), later, job_id=JOB)
+    assert staged(server) == 0
+    for h in (second, third):
+        h.close()
+
+
+def test_a_savepoint_whose_rows_an_attempt_before_it_has_removed_is_refused(
+    server: PostgresServer, table: str
+) -> None:
+    """Nothing is lost in silence: whether the rows were written again, only people know."""
+    state = state_of_one_checkpoint(server)
+    first = SinkHarness(sink_of(server), state, job_id=JOB)
+    first.process((1, "a"))
+    savepoint = first.checkpoint()
+    first.close()
+    again = SinkHarness(sink_of(server), state, job_id=JOB)  # from the checkpoint before
+    again.process((2, "b"))
+    again.checkpoint()
+    again.complete()
+    again.close()
+    with pytest.raises(SinkError, match=r"1 rows .* are not staged any more: .* job 1+ went on"):
+        SinkHarness(sink_of(server), savepoint, job_id="2" * 32)
+    (command,) = execute(server, "SELECT run FROM numbers_flinkray_jobs WHERE run LIKE '%/%'")
+    execute(server, f"DELETE FROM numbers_flinkray_jobs WHERE run = '{command[0]}'")
+    SinkHarness(sink_of(server), savepoint, job_id="2" * 32).close()
+    assert rows_of(server) == [(2, "b")]
 
 
 def test_of_two_jobs_that_go_on_from_one_checkpoint_the_later_one_writes_and_the_other_fails(
@@ -352,6 +441,20 @@ def begin(
     rows = env.from_source(source, WatermarkStrategy.no_watermarks(), "rows")
     rows.rebalance().sink_to(sink_of(server)).uid("table")
     return env.execute_async("rows")
+
+
+def test_a_job_that_another_one_has_taken_over_from_ends_whatever_its_restart_strategy(
+    cluster: ThreadedCluster, server: PostgresServer, table: str, tmp_path: Path
+) -> None:
+    job = begin(cluster, server, settings(tmp_path / "checkpoints", "50 ms"), 2)
+    LET_OUT[0] = 1
+    wait_until(lambda: rows_of(server), 60, "rows")
+    later = "INSERT INTO numbers_flinkray_jobs (run, job) SELECT run, 'another' FROM "
+    execute(server, f"{later} numbers_flinkray_jobs WHERE run NOT LIKE '%/%'")
+    LET_OUT[0] = PARTS
+    with pytest.raises(JobExecutionError, match="table numbers is written by job another now"):
+        job.get_job_execution_result().result(60)
+    assert cluster.client.job(job.get_job_id()).details().restarts == 0
 
 
 def assert_each_once(server: PostgresServer) -> None:

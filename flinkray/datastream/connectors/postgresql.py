@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any, NamedTuple
 
+from flinkray.core.errors import SuppressRestartsError
 from flinkray.streaming.records.elements import Block
 from flinkray.streaming.records.row import Row
 from flinkray.streaming.sinks.sink import (
@@ -60,6 +61,33 @@ class StagedBatch(NamedTuple):
 
     name: str
     rows: int
+
+
+class FencedSinkError(SinkError, SuppressRestartsError):
+    """Another job writes in place of this one.  No restart would change that, so none follows."""
+
+
+class _Attempt(NamedTuple):
+    """Of a writer; the middle of the names of its batches.
+
+    Nothing counts a job's attempts in an order that outlives its JobMaster and another parallelism.
+    But ids of checkpoints never go back.  An attempt is restored from the last complete one; so
+    whoever goes on from an earlier one is over, and whoever goes on from a later one is not.
+    """
+
+    job_id: str
+    """Empty: unknown, or the name was given by an earlier flinkray."""
+    checkpoint_id: int
+    """That it is restored from."""
+    unique: str
+
+    def __str__(self) -> str:
+        return f"{self.job_id}.{self.checkpoint_id}.{self.unique}"
+
+    @staticmethod
+    def of(name: str) -> _Attempt:
+        job_id, checkpoint_id, unique = name.split(".") if "." in name else ("", "0", name)
+        return _Attempt(job_id, int(checkpoint_id), unique)
 
 
 class _Lineage(NamedTuple):
@@ -112,10 +140,10 @@ class PostgreSqlSink(Sink[StagedBatch]):
             )
 
     def create_writer(self, context: WriterContext) -> _Writer:
-        return _Writer(self._database, context.job_id, ())
+        return _Writer(self._database, context, ())
 
     def restore_writer(self, context: WriterContext, states: Sequence[Any]) -> _Writer:
-        return _Writer(self._database, context.job_id, states)
+        return _Writer(self._database, context, states)
 
     def create_committer(self, context: CommitterContext) -> Committer[StagedBatch]:
         return _Committer(self._database, context.job_id)
@@ -132,7 +160,8 @@ class _Database(NamedTuple):
 
     @property
     def jobs_table(self) -> str:
-        """Which jobs have written batches of a run, in the order in which they began."""
+        """Which jobs have written batches of a run, in the order in which they began; and by which
+        job a batch was removed."""
         return f"{self.staging_table}_jobs"
 
     def connect(self) -> psycopg.Connection[Any]:
@@ -198,7 +227,7 @@ class _Database(NamedTuple):
         another's that began later.
 
         Raises:
-            SinkError: they are.
+            FencedSinkError: they are.
         """
         connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 1))", [run])
         connection.execute(
@@ -212,7 +241,7 @@ class _Database(NamedTuple):
     def check_owner(self, connection: psycopg.Connection[Any], run: str, job_id: str) -> None:
         """
         Raises:
-            SinkError: another job has begun later to write the batches of the run.
+            FencedSinkError: another job has begun later to write the batches of the run.
         """
         later = connection.execute(
             sql.SQL(
@@ -223,11 +252,59 @@ class _Database(NamedTuple):
             [run, job_id],
         ).fetchone()
         if later is not None:
-            raise SinkError(
+            raise FencedSinkError(
                 f"table {self.table} is written by job {later[0]} now, which went on from a "
                 f"checkpoint or savepoint of job {job_id} or from the same as that: end one of "
                 "the two; of what this job has not committed, the other one writes what comes "
                 "after that checkpoint"
+            )
+
+    def batches(self, connection: psycopg.Connection[Any], prefix: str) -> list[tuple[str, str]]:
+        """The names of those that are staged and begin so, with their attempts."""
+        found = connection.execute(
+            sql.SQL("SELECT DISTINCT {batch} FROM {stage} WHERE {batch} LIKE %s").format(
+                batch=sql.Identifier(BATCH), stage=_name(self.staging_table)
+            ),
+            [f"{prefix}%"],
+        )
+        return [(name, name.split("/")[1]) for (name,) in found.fetchall()]
+
+    def remove(
+        self, connection: psycopg.Connection[Any], batches: Sequence[str], job_id: str
+    ) -> None:
+        """They are not to be committed.  It is noted, since the state of a savepoint may name them
+        as much as one that was moved."""
+        if not batches:
+            return
+        connection.execute(
+            sql.SQL("DELETE FROM {} WHERE {} = ANY(%s)").format(
+                _name(self.staging_table), sql.Identifier(BATCH)
+            ),
+            [list(batches)],
+        )
+        connection.execute(
+            sql.SQL(
+                "INSERT INTO {} (run, job) SELECT unnest(%s::text[]), %s ON CONFLICT DO NOTHING"
+            ).format(_name(self.jobs_table)),
+            [list(batches), job_id],
+        )
+
+    def check_not_removed(self, connection: psycopg.Connection[Any], batch: StagedBatch) -> None:
+        """
+        Raises:
+            FencedSinkError: it was, so that what is not there was not moved.
+        """
+        found = connection.execute(
+            sql.SQL("SELECT job FROM {} WHERE run = %s").format(_name(self.jobs_table)),
+            [batch.name],
+        ).fetchone()
+        if found is not None:
+            raise FencedSinkError(
+                f"{batch.rows} rows for table {self.table} are in this checkpoint or savepoint "
+                f"that are not staged any more: after it was taken, job {found[0]} went on from an "
+                "earlier checkpoint, and wrote them again if it came so far.  Start from a later "
+                "savepoint or checkpoint.  If these rows are in the table or not needed, DELETE "
+                f"FROM {self.jobs_table} WHERE run = '{batch.name}', and start again"
             )
 
     def prepare(self, connection: psycopg.Connection[Any]) -> None:
@@ -300,9 +377,12 @@ class _Writer(StatefulSinkWriter[StagedBatch, _Lineage]):
     """Stages rows.  Whatever fails, fails the attempt: the next one stages what comes after the
     last checkpoint again, and removes what this one has left."""
 
-    def __init__(self, database: _Database, job_id: str, states: Sequence[Any]) -> None:
+    def __init__(self, database: _Database, context: WriterContext, states: Sequence[Any]) -> None:
         self._database = database
-        self._attempt = uuid.uuid4().hex
+        self._job_id = context.job_id
+        self._restored_checkpoint_id = context.restored_checkpoint_id
+        unique = uuid.uuid4().hex
+        self._attempt = str(_Attempt(context.job_id, context.restored_checkpoint_id, unique))
         self._lineages = [_Lineage(*state) for state in states] or [_Lineage(uuid.uuid4().hex, {})]
         self._number = 0
         """Of the batch."""
@@ -317,7 +397,7 @@ class _Writer(StatefulSinkWriter[StagedBatch, _Lineage]):
             database.prepare(connection)
             with connection.transaction():
                 for run in sorted(lineage.run for lineage in self._lineages):
-                    database.claim(connection, run, job_id)
+                    database.claim(connection, run, context.job_id)
                 self._lineages = [self._cleaned(connection, each) for each in self._lineages]
             opened.pop_all()
             self._connection = connection
@@ -327,25 +407,27 @@ class _Writer(StatefulSinkWriter[StagedBatch, _Lineage]):
         )
 
     def _cleaned(self, connection: psycopg.Connection[Any], lineage: _Lineage) -> _Lineage:
-        """Rows are removed that were staged after the checkpoint, and attempts are forgotten of
-        which nothing is left."""
+        """What attempts have staged after the checkpoint that came before this one is removed, and
+        attempts are forgotten of which nothing is left.
+
+        Attempts of this job that went on from the same checkpoint may have come before this one, or
+        after it while this one stood still: theirs is left to the committer.
+        """
         run, covered = lineage
-        stage, batch = _name(self._database.staging_table), sql.Identifier(BATCH)
-        found = connection.execute(
-            sql.SQL("SELECT DISTINCT {} FROM {} WHERE {} LIKE %s").format(batch, stage, batch),
-            [f"{run}/%"],
-        ).fetchall()
         left: dict[str, int] = {}
         removed = []
-        for (name,) in found:
-            _, attempt, number = name.split("/")
-            if int(number) < covered.get(attempt, 0):
-                left[attempt] = covered[attempt]
-            else:
+        for name, attempt in self._database.batches(connection, f"{run}/"):
+            if attempt in covered:
+                if int(name.rpartition("/")[2]) < covered[attempt]:
+                    left[attempt] = covered[attempt]
+                else:
+                    removed.append(name)
+                continue
+            other = _Attempt.of(attempt)
+            is_of_this_job = other.job_id == self._job_id and other.job_id
+            if not is_of_this_job or other.checkpoint_id < self._restored_checkpoint_id:
                 removed.append(name)
-        connection.execute(
-            sql.SQL("DELETE FROM {} WHERE {} = ANY(%s)").format(stage, batch), [removed]
-        )
+        self._database.remove(connection, removed, self._job_id)
         return _Lineage(run, left)
 
     @property
@@ -457,13 +539,28 @@ class _Committer(Committer[StagedBatch]):
         with self._connection.transaction():
             moved = self._database.move(self._connection, name)
             self._database.check_owner(self._connection, name.split("/")[0], self._job_id)
+            if not moved:
+                self._database.check_not_removed(self._connection, request.committable)
             if moved not in (0, rows):
                 raise SinkError(
                     f"{moved} of {rows} rows of batch {name} are in "
                     f"{self._database.staging_table}: somebody else has changed that table"
                 )
+            self._remove_of_failed(self._connection, name)
         if not moved:
             request.signal_already_committed()
+
+    def _remove_of_failed(self, connection: psycopg.Connection[Any], batch: str) -> None:
+        """A checkpoint that covers the attempt of this batch is complete.  So those that went on
+        from the same checkpoint as it did and are not in its state failed before it began."""
+        run, attempt, number = batch.split("/")
+        of_batch = _Attempt.of(attempt)
+        if int(number) or not of_batch.checkpoint_id or of_batch.job_id != self._job_id:
+            return
+        same = f"{run}/{self._job_id}.{of_batch.checkpoint_id}."
+        found = self._database.batches(connection, same)
+        failed = [name for name, other in found if other != attempt]
+        self._database.remove(connection, failed, self._job_id)
 
     def close(self) -> None:
         connection, self._connection = self._connection, None

@@ -1,0 +1,26 @@
+"""What is told of an exception of user code."""
+
+from __future__ import annotations
+
+from flinkray.actors.task_process.code_failure import CodeFailure
+from flinkray.core.errors import SuppressRestartsError
+from flinkray.streaming.errors import operator_error
+
+
+def raised_from(cause: BaseException) -> BaseException:
+    """As an operator's failure is, in the task's thread."""
+    error = operator_error(cause, "Map")
+    error.__cause__ = cause
+    return error
+
+
+def test_an_error_that_restarts_cannot_help_with_is_found_behind_that_of_its_operator() -> None:
+    assert CodeFailure.of(raised_from(SuppressRestartsError("no"))).suppress_restarts
+    assert CodeFailure.of(raised_from(raised_from(SuppressRestartsError("no")))).suppress_restarts
+    assert not CodeFailure.of(raised_from(ValueError("no"))).suppress_restarts
+
+
+def test_causes_that_go_round_in_a_circle_are_looked_at_once() -> None:
+    first, second = ValueError("first"), ValueError("second")
+    first.__cause__, second.__cause__ = second, first
+    assert not CodeFailure.of(first).suppress_restarts
