@@ -9,7 +9,7 @@ from flinkray.actors.shared.chain_code import BUFFER_TIMEOUTS, PRINTED_LINES, TO
 from flinkray.client.savepoint_locations import absolute_location
 from flinkray.core.config import Configuration
 from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID
-from flinkray.core.job_options import STATE_RECOVERY_PATH
+from flinkray.core.job_options import SCHEDULER, STATE_RECOVERY_PATH
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.graph.checkpoint_configuration import checkpoints_of
 from flinkray.scheduler.graph.job_graph import (
@@ -24,6 +24,7 @@ from flinkray.scheduler.graph.job_graph import (
     JobVertex,
     ResultMedium,
     ResultPartitionType,
+    SchedulerMode,
 )
 from flinkray.scheduler.graph.validation import validate
 from flinkray.scheduler.graph.vertex_operator import VertexOperator
@@ -59,7 +60,8 @@ def stream_job(
     """
     own_id = job_id or JobID.generate()
     settings = dict(configuration or {})
-    savepoint = Configuration(settings).get(STATE_RECOVERY_PATH)
+    own = Configuration(settings)
+    savepoint = own.get(STATE_RECOVERY_PATH)
     if savepoint is not None:
         settings[STATE_RECOVERY_PATH.key] = absolute_location(savepoint)
     job = JobGraph(
@@ -67,6 +69,7 @@ def stream_job(
         graph.job_name,
         stream_vertices(graph, own_id.hex(), slot_profiles or {}),
         job_type=JobType.BATCH if graph.batch else JobType.STREAMING,
+        scheduler_mode=SchedulerMode[own.get(SCHEDULER)],
         files=files,
         configuration=settings,
         checkpoints=None if graph.batch else checkpoints_of(Configuration(settings)),
@@ -139,6 +142,7 @@ def _vertex(
             VertexOperator(operator_ids[node.id], node.name, node.uid, node.uid_hash)
             for node in chain.nodes
         ),
+        non_parallel=any(node.non_parallel for node in chain.nodes),
     )
 
 

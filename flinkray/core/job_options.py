@@ -190,6 +190,15 @@ ROCKSDB_DECODED = ConfigOption(
     "About how much each subtask of an operator may use for values that are kept decoded, and for "
     "changes that are not written yet.",
 )
+SCHEDULER = ConfigOption(
+    "jobmanager.scheduler",
+    name_of("DEFAULT", "ADAPTIVE"),
+    "DEFAULT",
+    "With how many subtasks a streaming job runs. DEFAULT: with its parallelism, or not at all. "
+    "ADAPTIVE: the job is elastic, and its parallelism is an upper bound; it runs with the slots "
+    "that there are, and goes on from its latest checkpoint with more or fewer of them. Only what "
+    "a job sets for itself counts.",
+)
 RESTART_STRATEGY = ConfigOption(
     "restart-strategy.type",
     optional_choice(

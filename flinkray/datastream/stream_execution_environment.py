@@ -269,7 +269,8 @@ class StreamExecutionEnvironment(StreamProgram):
         if self._cluster is not None:
             from flinkray.datastream.cluster_execution import ClusterResults
 
-            stream.end_with(name, CollectOperator()).set_parallelism(1).uid(name)
+            collector = stream.end_with(name, CollectOperator()).set_parallelism(1).uid(name)
+            collector._transformation.non_parallel = True
             graph = self._checked_graph(job_name, True)
             return ClusterResults(self._cluster, self._job(graph))
         results = CollectSink()

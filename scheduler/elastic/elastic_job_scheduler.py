@@ -119,8 +119,12 @@ class ElasticJobScheduler(JobScheduler):
     def slots_changed(
         self, slots: tuple[AllocatedSlot, ...], now: float
     ) -> list[JobSchedulerAction]:
-        """All slots the pool holds now; those that run something are told of by ``slot_events``."""
-        if self._job.is_ending or self.status is JobStatus.CREATED:
+        """All slots the pool holds now; those that run something are told of by ``slot_events``.
+
+        Those count, too, that are told before the job starts: a JobMaster that has taken over finds
+        them in the pool, and may not be told again.
+        """
+        if self._job.is_ending:
             return []
         profiles = tuple(slot.profile for slot in slots)
         return self._work_on("slots_changed", now, SlotsCounted(profiles))

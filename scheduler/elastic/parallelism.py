@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from flinkray.core.errors import JobStateError, JobSubmissionError
 from flinkray.core.ids import JobVertexID
+from flinkray.core.job_options import SCHEDULER
 from flinkray.core.key_groups import default_max_parallelism
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.graph.job_graph import JobGraph, ParallelismBounds, SchedulerMode
@@ -61,7 +62,7 @@ def with_bounds(job_graph: JobGraph, bounds: Sequence[ParallelismBounds]) -> Job
     """
     job_id = job_graph.job_id
     if job_graph.scheduler_mode is not SchedulerMode.ADAPTIVE:
-        text = "its parallelism is fixed: submit it with SchedulerMode.ADAPTIVE"
+        text = f"its parallelism is fixed: submit it with {SCHEDULER.key}=adaptive"
         raise JobStateError(job_id, text)
     if not bounds:
         raise JobStateError(job_id, "no vertex is named whose parallelism is to change")

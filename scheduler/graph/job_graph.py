@@ -218,7 +218,7 @@ class MasterFormat:
     finalizes: bool = False
 
 
-@stored("JobVertex", version=2, migrations={1: with_defaults})
+@stored("JobVertex", version=3, migrations={1: with_defaults, 2: with_defaults})
 @message
 class JobVertex:
     """Chained operators: ``parallelism`` subtasks, each in a slot of ``slot_profile``."""
@@ -241,6 +241,8 @@ class JobVertex:
     master_format: MasterFormat | None = None
     operators: tuple[VertexOperator, ...] = ()
     """Of a chain of stream operators, the head first: whose state checkpoints have."""
+    non_parallel: bool = False
+    """It can have one subtask only, whatever parallelism others have."""
 
 
 @message

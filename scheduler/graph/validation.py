@@ -141,6 +141,11 @@ def _problem_of_savepoint(job_graph: JobGraph) -> str | None:
 def _problem_of_vertex(vertex: JobVertex) -> str | None:
     if vertex.parallelism < 1:
         return f"vertex {vertex.name!r} has parallelism {vertex.parallelism}: it must be at least 1"
+    if vertex.non_parallel and vertex.parallelism > 1:
+        return (
+            f"vertex {vertex.name!r} has parallelism {vertex.parallelism}, and does what one "
+            "subtask must do for all: its parallelism must be 1"
+        )
     maximum = vertex.max_parallelism
     if maximum is not None and not 1 <= maximum <= UPPER_BOUND_MAX_PARALLELISM:
         return (

@@ -1,10 +1,11 @@
-"""An elastic job on real Ray: runs with what there is, grows, and survives a lost TaskExecutor."""
+"""Elastic jobs on real Ray: they run with what there is, grow, and survive a lost TaskExecutor."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from flinkray.scheduler.graph.job_graph import FixedDelayRestart, SchedulerMode
 from flinkray.scheduler.reports.execution_info import ExecutionInfo
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.testing.waiting import wait_until
+from tests.datastream.growing import Growing
 from tests.system.observer import kill
 from tests.system.test_python_kills import pid_of
 
@@ -28,13 +30,13 @@ CONFIGURATION = {
     "taskmanager.cpu.cores": "0.5",
     "taskmanager.memory": "200m",
     "slotmanager.number-of-slots.max": "4",
-    "jobmanager.adaptive-scheduler.resource-stabilization-timeout": "1 s",
-    "jobmanager.adaptive-scheduler.scaling-interval.min": "1 s",
+    "jobmanager.adaptive-scheduler.resource-stabilization-timeout": "300 ms",
+    "jobmanager.adaptive-scheduler.scaling-interval.min": "300 ms",
 }
 """Two TaskExecutors at most."""
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def two_workers(ray_cluster: object) -> Iterator[ClusterClient]:
     with flinkray.connect(cluster_id=CLUSTER_ID, configuration=CONFIGURATION) as client:
         yield client
@@ -60,10 +62,38 @@ def until_runs_with(handle: JobHandle, parallelism: int) -> list[ExecutionInfo]:
     return executions(handle)
 
 
-def test_it_takes_what_there_is_grows_and_goes_on_after_a_loss(two_workers: ClusterClient) -> None:
-    async def waits(context: Any) -> None:
-        await asyncio.get_running_loop().create_future()
+async def waits(context: Any) -> None:
+    await asyncio.get_running_loop().create_future()
 
+
+def cancel(*jobs: JobHandle) -> None:
+    for job in jobs:
+        job.cancel()
+    for job in jobs:
+        assert job.wait(timeout=60) is JobStatus.CANCELED
+
+
+def test_a_stream_grows_with_its_slots_and_shrinks_and_each_number_counts_once(
+    two_workers: ClusterClient, tmp_path: Path
+) -> None:
+    """E2E-01: from 1 to 2 and 4 subtasks while it runs, as other jobs leave slots to it, and
+    back to 1 as its user wants it."""
+    others = [two_workers.submit(python_job(waits, parallelism=n)) for n in (1, 2)]
+    for other, parallelism in zip(others, (1, 2), strict=True):
+        until_runs_with(other, parallelism)
+    program = Growing(two_workers, tmp_path)
+    program.runs_with(1)
+    cancel(others[0])
+    program.runs_with(2)
+    cancel(others[1])
+    program.runs_with(4)
+    program.resize(1)
+    program.runs_with(1)
+    program.ends_exactly_once(changes=3)
+    assert program.job.details().restarts == 0, "no change is a failure"
+
+
+def test_it_takes_what_there_is_grows_and_goes_on_after_a_loss(two_workers: ClusterClient) -> None:
     other = two_workers.submit(python_job(waits, parallelism=2))
     until_runs_with(other, 2)
     builder = PythonJobBuilder(
@@ -77,8 +107,7 @@ def test_it_takes_what_there_is_grows_and_goes_on_after_a_loss(two_workers: Clus
     until_runs_with(handle, 2)
     assert handle.details().restarts == 0
 
-    other.cancel()
-    assert other.wait(timeout=60) is JobStatus.CANCELED
+    cancel(other)
     grown = until_runs_with(handle, 4)
     assert handle.details().restarts == 0, "to grow is no failure"
     workers = sorted({match[0] for e in grown if (match := re.match(r"\S+", e.location or ""))})
@@ -89,5 +118,4 @@ def test_it_takes_what_there_is_grows_and_goes_on_after_a_loss(two_workers: Clus
     after = until_runs_with(handle, 4)
     assert min(e.attempt_number for e in after) > max(e.attempt_number for e in grown)
 
-    handle.cancel()
-    assert handle.wait(timeout=60) is JobStatus.CANCELED
+    cancel(handle)

@@ -62,6 +62,8 @@ class StreamNode:
     buffer_timeout: int | None = None
     has_own_max_parallelism: bool = False
     """Somebody has set it; otherwise it follows from the parallelism."""
+    non_parallel: bool = False
+    """One subtask does what has to be done for all."""
     is_local: bool = False
     """It belongs to the node behind it, and is there or not as that is executed.  It has no state,
     and the ids of others do not depend on it."""

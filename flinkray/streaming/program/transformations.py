@@ -251,6 +251,7 @@ class _Builder:
                 else transformation.buffer_timeout
             ),
             has_own_max_parallelism=wanted is not None,
+            non_parallel=transformation.non_parallel,
         )
         self._graph.nodes.append(node)
         for index, upstreams in enumerate(inputs):
@@ -283,6 +284,7 @@ class _Builder:
             ),
             buffer_timeout=writer.buffer_timeout,
             has_own_max_parallelism=writer.has_own_max_parallelism,
+            non_parallel=is_single or writer.non_parallel,
         )
         self._graph.nodes.append(node)
         self._graph.connect(self._edge(_Upstream(writer), node, 0))

@@ -106,6 +106,14 @@ def declared(actions: list[JobSchedulerAction]) -> int:
     return sum(requirement.count for requirement in requirements)
 
 
+def test_slots_that_are_there_before_the_job_starts_count_as_soon_as_it_does() -> None:
+    """Another JobMaster has left them, and this one has read checkpoints meanwhile."""
+    elastic = ElasticUnderTest()
+    assert only(elastic.has(4), DeployTasks) == []
+    actions = elastic.tell("start") + elastic.answer()
+    assert elastic.tasks_of(actions) == "a1#1 a2#1 b1#1 b2#1 b3#1 b4#1"
+
+
 def test_mode_of_the_job_decides_which_scheduler_runs_it() -> None:
     for mode, kind in (
         (SchedulerMode.DEFAULT, JobScheduler),

@@ -103,7 +103,7 @@ def test_bounds_that_are_not_possible_are_refused(
 
 def test_bounds_of_a_job_with_a_fixed_parallelism_are_refused() -> None:
     """DI-20."""
-    with pytest.raises(JobStateError, match=r"SchedulerMode\.ADAPTIVE"):
+    with pytest.raises(JobStateError, match=r"submit it with jobmanager\.scheduler=adaptive"):
         with_bounds(graph(elastic("a", 1, 3)), (ParallelismBounds(A, 1, 2),))
 
 

@@ -1,0 +1,60 @@
+"""Elastic streaming jobs on a cluster: while they run they become larger and smaller, and go on
+from a checkpoint each time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flinkray.core.errors import JobStateError
+from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
+from tests.datastream.growing import COLLECTOR, Growing
+from tests.datastream.quick_restarts import CONFIGURATION
+from tests.datastream.threads import none_left
+
+# As in test_cluster_checkpoints.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+QUICK = {
+    **CONFIGURATION,
+    "jobmanager.adaptive-scheduler.resource-stabilization-timeout": "50 ms",
+    "jobmanager.adaptive-scheduler.scaling-interval.min": "0 s",
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedCluster]:
+    storage = str(tmp_path_factory.mktemp("cluster"))
+    with none_left(), threaded_cluster(storage, configuration=QUICK) as cluster:
+        yield cluster
+
+
+def test_a_running_job_is_resized_and_each_number_counts_once(
+    cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    """E2E-01: while it runs."""
+    program = Growing(cluster.client, tmp_path)
+    program.runs_with(4)
+    with pytest.raises(JobStateError, match=f"{COLLECTOR}.* its parallelism must be 1"):
+        program.job.resize({COLLECTOR: (1, 2)})
+    sizes = (1, 2, 4, 1)
+    for parallelism in sizes:
+        program.resize(parallelism)
+        program.runs_with(parallelism)
+    program.ends_exactly_once(changes=len(sizes))
+    assert program.job.details().restarts == 0, "no change is a failure"
+
+
+@pytest.mark.parametrize("victim", ["TaskProcess", "JobMaster", "Dispatcher"])
+def test_a_process_that_dies_while_a_job_is_resized_changes_nothing_of_that(
+    victim: str, cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    program = Growing(cluster.client, tmp_path)
+    program.runs_with(4)
+    for parallelism in (1, 3):
+        program.resize(parallelism)
+        cluster.crash_all(victim)
+        program.runs_with(parallelism)
+    program.ends_exactly_once(changes=2)
