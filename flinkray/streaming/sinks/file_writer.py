@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,12 @@ from flinkray.streaming.time.time_service import ScheduledCallback
 logger = logging.getLogger(__name__)
 
 
+_IN_PROGRESS = ".inprogress"
+_PENDING = ".pending"
+"""What names of files end with that no checkpoint or savepoint refers to, and of those that one may
+refer to."""
+
+
 class Rename(NamedTuple):
     """A finished file, and what it is to be called."""
 
@@ -34,10 +41,66 @@ class Rename(NamedTuple):
     visible: str
 
 
+class _Names(NamedTuple):
+    """Of one file, in its three lives."""
+
+    in_progress: str
+    pending: str
+    visible: str
+
+
+class _Attempt(NamedTuple):
+    """Who writes a file; in its name as long as it is in progress."""
+
+    job_id: str
+    operator_id: str
+    subtask_index: int
+    restored_checkpoint_id: int
+    attempt_number: int
+
+    def __str__(self) -> str:
+        return "-".join(map(str, self))
+
+    @staticmethod
+    def of(context: WriterContext) -> _Attempt:
+        return _Attempt(
+            context.job_id,
+            context.operator_id,
+            context.subtask_index,
+            context.restored_checkpoint_id,
+            context.attempt_number,
+        )
+
+    @staticmethod
+    def in_name(name: str) -> _Attempt | None:
+        """Of the writer of a file that is in progress; None: it is none, or of an unknown job."""
+        if not (name.startswith(".") and name.endswith(_IN_PROGRESS)):
+            return None
+        found = re.fullmatch(
+            r"([0-9a-f]{32})-([0-9a-f]{32})-(\d+)-(\d+)-(\d+)",
+            name.removesuffix(_IN_PROGRESS).rpartition(".")[2],
+        )
+        if found is None:
+            return None
+        job_id, operator_id, *numbers = found.groups()
+        return _Attempt(job_id, operator_id, *map(int, numbers))
+
+    def comes_after(self, other: _Attempt, parallelism: int) -> bool:
+        """Whether the other one of this subtask, or of one that there is no more, is over.
+
+        Ids of checkpoints never go back, and numbers of attempts only with another JobMaster.  So
+        it can be wrong for an attempt that stands still before it begins, while another JobMaster
+        restarts it from the same checkpoint: then its successor misses its file before it has
+        prepared it, and fails.
+        """
+        is_mine = other.subtask_index % parallelism == self.subtask_index
+        return is_mine and other[:2] == self[:2] and other[3:] < self[3:]
+
+
 @dataclass
 class _OpenFile:
     part: PartFile
-    names: Rename
+    names: _Names
     begun: int
     written: int
     """When it was written to last; both in milliseconds."""
@@ -67,9 +130,12 @@ class FileWriter(SinkWriter[Rename]):
         self._uid = uuid.uuid4().hex[:12]
         self._number = 0
         self._open: dict[str, _OpenFile] = {}
-        self._finished: list[Rename] = []
+        self._finished: list[_Names] = []
         self._check: ScheduledCallback | None = None
         self._directory.mkdir(parents=True, exist_ok=True)
+        self._attempt = _Attempt.of(context)
+        if context.attempt_number or context.restored_checkpoint_id:
+            self._remove_left_over(self._directory)
         if settings.rolling_policy.looks_at_time:
             self._schedule_check()
 
@@ -140,11 +206,13 @@ class FileWriter(SinkWriter[Rename]):
             settings = self._settings
             name = f"{settings.prefix}-{self._uid}-{self._number}"
             self._number += 1
-            names = Rename(
-                str(folder / f".{name}.inprogress"), str(folder / f"{name}{settings.suffix}")
+            names = _Names(
+                str(folder / f".{name}.{self._attempt}{_IN_PROGRESS}"),
+                str(folder / f".{name}{_PENDING}"),
+                str(folder / f"{name}{settings.suffix}"),
             )
             now = self._context.time_service.now()
-            file = _OpenFile(self._format.open(Path(names.hidden)), names, now, now)
+            file = _OpenFile(self._format.open(Path(names.in_progress)), names, now, now)
             self._open[bucket] = file
         return file
 
@@ -190,10 +258,25 @@ class FileWriter(SinkWriter[Rename]):
     def prepare_commit(self, end_of_input: bool) -> list[Rename]:
         for bucket in list(self._open):
             self._finish(bucket)
-        finished, self._finished = self._finished, []
-        for folder in sorted({os.path.dirname(names.hidden) for names in finished}):
+        finished = self._finished
+        for names in finished:
+            os.rename(names.in_progress, names.pending)
+        for folder in sorted({os.path.dirname(names.pending) for names in finished}):
             _sync_folder(folder)
-        return finished
+        self._finished = []
+        return [Rename(names.pending, names.visible) for names in finished]
+
+    def _remove_left_over(self, directory: Path) -> None:
+        """Files that earlier attempts of this subtask had in progress when they died."""
+        for folder, _, files in os.walk(directory):
+            for name in files:
+                other = _Attempt.in_name(name)
+                if other is not None and self._attempt.comes_after(
+                    other, self._context.parallelism
+                ):
+                    path = os.path.join(folder, name)
+                    logger.info("%s was left over by an attempt that died, and is removed", path)
+                    Path(path).unlink(missing_ok=True)
 
     def close(self) -> None:
         if self._check is not None:
@@ -204,9 +287,11 @@ class FileWriter(SinkWriter[Rename]):
             try:
                 file.part.abandon()
             except OSError as error:  # as the failure was, maybe, that this follows
-                logger.info("%s is given up: %s", file.names.hidden, error)
+                logger.info("%s is given up: %s", file.names.in_progress, error)
         while self._finished:
-            Path(self._finished.pop().hidden).unlink(missing_ok=True)
+            names = self._finished.pop()
+            Path(names.in_progress).unlink(missing_ok=True)
+            Path(names.pending).unlink(missing_ok=True)
 
 
 @contextmanager
@@ -217,7 +302,9 @@ def _failures_named(file: _OpenFile) -> Iterator[None]:
     except OSError as error:
         if error.filename is not None:
             raise
-        raise SinkError(f"cannot write {file.names.hidden}: {error.strerror or error}") from error
+        raise SinkError(
+            f"cannot write {file.names.in_progress}: {error.strerror or error}"
+        ) from error
 
 
 def _sync_folder(folder: str) -> None:

@@ -1,8 +1,15 @@
 """Files of text, CSV, JSON lines or Parquet, which become visible by being renamed.
 
-A writer writes ``<bucket>/.part-<uid>-<n>.inprogress`` and renames it to
-``<bucket>/part-<uid>-<n><suffix>`` when it is committed, so a reader of the directory never sees
-half a file, and a failed attempt leaves only hidden ones.  The uid is random and each writer's own.
+A file of a bucket has three names, and the uid in them is random and each writer's own:
+
+* ``.part-<uid>-<n>.<job>-<operator>-<...>.inprogress`` while it is written, and until the next
+  barrier.  No checkpoint refers to it.
+* ``.part-<uid>-<n>.pending`` from then on: a checkpoint or a savepoint may refer to it.
+* ``part-<uid>-<n><suffix>`` when it is committed.
+
+So a reader of the directory never sees half a file, and a failed attempt leaves only hidden ones.
+Those that it had in progress are removed by the next attempt.  Pending ones stay that nobody has
+committed: a savepoint may have been taken that refers to them, and nobody here knows.
 """
 
 from __future__ import annotations

@@ -139,6 +139,102 @@ class FullText(TextFormat):
         return super().open(Path("/dev/full"))
 
 
+JOB, OPERATOR = "1" * 32, "a" * 32
+
+
+def attempt(folder: Path, *written: str, **context: Any) -> SinkHarness:
+    """Of a job on a cluster; it has these records in progress."""
+    known = {"job_id": JOB, "operator_id": OPERATOR, **context}
+    h = SinkHarness(FileSink(folder, bucket_assigner=ByLetter()), **known)
+    h.process(*written)
+    return h
+
+
+class ByLetter(BucketAssigner):
+    def get_bucket_id(self, element: Any, context: Any) -> str:
+        return str(element[0])
+
+
+def hidden(folder: Path) -> list[str]:
+    """What they hold."""
+    return sorted(p.read_text().strip() for p in folder.rglob(".*") if p.is_file())
+
+
+def in_progress_of(folder: Path, text: str, **context: Any) -> None:
+    """An attempt died with that."""
+    h = attempt(folder, text, **context)
+    h.operator._writer._open[text[0]].part.finish()  # type: ignore[attr-defined]
+    h.operator._writer._open.clear()  # type: ignore[attr-defined]
+    h.close()
+
+
+def test_files_that_dead_attempts_had_in_progress_are_removed_by_the_next_one(
+    tmp_path: Path,
+) -> None:
+    in_progress_of(tmp_path, "a0")
+    assert hidden(tmp_path) == ["a0"]
+    in_progress_of(tmp_path, "b0", attempt_number=1)
+    assert hidden(tmp_path) == ["b0"]
+    attempt(tmp_path, attempt_number=2).close()
+    assert hidden(tmp_path) == []
+    in_progress_of(tmp_path, "a2", restored_checkpoint_id=2, attempt_number=4)
+    attempt(tmp_path, restored_checkpoint_id=3).close()  # by another JobMaster
+    assert hidden(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"job_id": "2" * 32},
+        {"job_id": ""},
+        {"operator_id": "b" * 32},
+        {"subtask_index": 0},
+        {"restored_checkpoint_id": 6},
+        {"restored_checkpoint_id": 5, "attempt_number": 3},
+        {"restored_checkpoint_id": 5, "attempt_number": 2},
+    ],
+    ids=str,
+)
+def test_files_of_another_writer_stay_and_so_do_those_of_a_later_attempt(
+    tmp_path: Path, other: dict[str, Any]
+) -> None:
+    in_progress_of(tmp_path, "kept", **{"subtask_index": 1, "parallelism": 2, **other})
+    mine = {"subtask_index": 1, "parallelism": 2}
+    attempt(tmp_path, restored_checkpoint_id=5, attempt_number=2, **mine).close()
+    assert hidden(tmp_path) == ["kept"]
+
+
+def test_files_of_subtasks_that_there_are_no_more_are_removed_by_one_of_those_there_are(
+    tmp_path: Path,
+) -> None:
+    for subtask in range(4):
+        in_progress_of(tmp_path, f"of {subtask}", subtask_index=subtask, parallelism=4)
+    attempt(tmp_path, restored_checkpoint_id=1, subtask_index=1, parallelism=2).close()
+    assert hidden(tmp_path) == ["of 0", "of 2"]
+
+
+def test_files_that_a_checkpoint_may_refer_to_stay(tmp_path: Path) -> None:
+    first = attempt(tmp_path, "a0")
+    savepoint = first.checkpoint()  # it is its user's: the job goes on from none
+    second = attempt(tmp_path, "a1", attempt_number=1)
+    first.close()
+    assert hidden(tmp_path) == ["a0", "a1"]
+    second.close()
+    SinkHarness(FileSink(tmp_path), savepoint, job_id="2" * 32).close()
+    assert [path.read_text() for path in visible(tmp_path / "a")] == ["a0\n"]
+
+
+def test_an_attempt_whose_file_was_removed_while_it_wrote_fails_and_loses_nothing(
+    tmp_path: Path,
+) -> None:
+    """That of another JobMaster, which stood still before it began."""
+    successor = attempt(tmp_path, "a0", attempt_number=0)
+    attempt(tmp_path, attempt_number=1).close()
+    with pytest.raises(FileNotFoundError):
+        successor.checkpoint()
+    successor.close()
+
+
 class FullParquet(ParquetFormat):
     def open(self, path: Path) -> PartFile:
         return super().open(Path("/dev/full"))
@@ -156,7 +252,9 @@ def test_a_full_disk_is_one_error_that_names_the_file(
         h.process(*(Row(x=n, name="n" * 50) for n in range(rows)))
         h.checkpoint()
 
-    with pytest.raises(SinkError, match=rf"{tmp_path}/\.part-\w+-0\.inprogress: No space left"):
+    with pytest.raises(
+        SinkError, match=rf"{tmp_path}/\.part-\w+-0\.\S*\.inprogress: No space left"
+    ):
         fill()
     h.close()  # which raises nothing, and would hide that error
 
