@@ -95,7 +95,7 @@ def job_details(details: JobDetails, now: float, *, verbose: bool = False) -> st
         lines.append(f"waits       {details.pending_reason}")
     lines += (f"warning     {warning}" for warning in details.warnings)
     if details.checkpoints is not None:
-        lines += _checkpoints(details.checkpoints, verbose)
+        lines += _checkpoints(details.checkpoints, details.end_time, verbose)
     if any(vertex.io_metrics is not None for vertex in details.vertices):
         lines += ["", *_flow(details.vertices)]
     for vertex in details.vertices:
@@ -105,7 +105,9 @@ def job_details(details: JobDetails, now: float, *, verbose: bool = False) -> st
     return "\n".join(lines)
 
 
-def _checkpoints(overview: CheckpointsOverview, with_history: bool) -> list[str]:
+def _checkpoints(
+    overview: CheckpointsOverview, job_ended: float | None, with_history: bool
+) -> list[str]:
     counts = [f"{overview.completed} completed", f"{overview.failed} failed"]
     if overview.in_progress:
         counts.append(f"{overview.in_progress} in progress")
@@ -118,9 +120,9 @@ def _checkpoints(overview: CheckpointsOverview, with_history: bool) -> list[str]
         overview.latest_failed,
     )
     if latest is not None:
-        lines.append(f"  latest    {_completed(latest)}")
+        lines.append(f"  latest    {_completed(latest, job_ended)}")
     if savepoint is not None:
-        lines.append(f"  savepoint {_completed(savepoint)}")
+        lines.append(f"  savepoint {_completed(savepoint, job_ended)}")
     if failed is not None:
         lines.append(
             f"  failed    {failed.checkpoint_id} at {_triggered(failed)}: {failed.failure}"
@@ -136,10 +138,15 @@ def _triggered(one: CheckpointStatistics) -> str:
     return format_time(one.timestamp / 1000)
 
 
-def _completed(one: CheckpointStatistics) -> str:
+def _completed(one: CheckpointStatistics, job_ended: float | None) -> str:
     took = "" if one.duration is None else f", took {format_seconds(one.duration)}"
     size, new = format_memory_size(one.state_size), format_memory_size(one.checkpointed_size)
-    return f"{one.checkpoint_id} at {_triggered(one)}{took}, {size}, {new} of it new: {one.path}"
+    where = one.path
+    if where is None:
+        where = "deleted, as it was not to be retained"
+        if job_ended is not None:
+            where += f" when the job ended ({format_time(job_ended)})"
+    return f"{one.checkpoint_id} at {_triggered(one)}{took}, {size}, {new} of it new: {where}"
 
 
 def _history_row(one: CheckpointStatistics) -> tuple[str, ...]:

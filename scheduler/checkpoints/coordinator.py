@@ -798,6 +798,7 @@ class CheckpointCoordinator:
         self._registry.register(checkpoint.checkpoint_id, files, is_foreign=is_foreign)
 
     def _discard(self, checkpoint: CompletedCheckpoint) -> Actions:
+        self._statistics.discarded(checkpoint.checkpoint_id)
         unused = self._registry.unregister(checkpoint.checkpoint_id, self._pending)
         return [DiscardCheckpoint(checkpoint), *self._discard_files(unused)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 
 from flinkray.checkpoint.handles import FileState, StateLocation
 from flinkray.checkpoint.metadata import CheckpointMetadata
@@ -56,6 +57,19 @@ class CheckpointStatsTracker:
         else:
             self._latest_completed = statistics
         self._history.appendleft(statistics)
+
+    def discarded(self, checkpoint_id: int) -> None:
+        """It is not where it was written any more."""
+        latest = self._latest_completed
+        if latest is not None and latest.checkpoint_id == checkpoint_id:
+            self._latest_completed = replace(latest, path=None)
+        self._history = deque(
+            (
+                replace(each, path=None) if each.checkpoint_id == checkpoint_id else each
+                for each in self._history
+            ),
+            HISTORY,
+        )
 
     def failed(self, pending: PendingCheckpoint, failure: str, now: float) -> None:
         """It had an id; what fails before that is only counted."""

@@ -253,6 +253,7 @@ class JobScheduler:
         wire(t.StatusEntered, checkpoints.status_entered)
         wire(t.NothingRuns, self._nothing_runs)
         wire(t.EndJob, self._end)
+        wire(t.TellEnd, self._tell_end)
 
     def _work_on(self, event: str, now: float, *steps: Step) -> list[JobSchedulerAction]:
         """The actions that an event leads to."""
@@ -616,4 +617,7 @@ class JobScheduler:
             *self._coordinators.job_ends(now),
             *self._job.change(status, now, self._job.suspension or ""),
         ]
-        return [*steps, JobEnded(self._job.job_result(now), self.details())]
+        return [*steps, t.TellEnd()]
+
+    def _tell_end(self, _: t.TellEnd, now: float) -> Steps:
+        return [JobEnded(self._job.job_result(now), self.details())]

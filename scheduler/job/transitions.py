@@ -594,3 +594,8 @@ class EndJob(Transition):
     """The job has that terminal status."""
 
     status: JobStatus
+
+
+@dataclass(frozen=True, slots=True)
+class TellEnd(Transition):
+    """All that follows from the job's terminal status has: what is kept of the job is final."""

@@ -37,7 +37,7 @@ class CheckpointStatistics:
     checkpointed_size: int = 0
     """Without what earlier checkpoints had written."""
     path: str | None = None
-    """Of its metadata, once it is complete."""
+    """Of its metadata, from when it is complete until it is deleted as one that is not retained."""
     failure: str | None = None
 
 

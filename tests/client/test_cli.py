@@ -540,6 +540,12 @@ def test_details_show_how_checkpoints_go() -> None:
         assert row in long
     progress = cli_output.progress_text(JobProgress.of(replace(details, pending_reason=None)))
     assert progress == "RUNNING | restart 1 | 5 checkpoints, 2 failed"
+    deleted = replace(told, latest_completed=replace(complete, path=None))
+    ended = replace(details, checkpoints=deleted, end_time=90.0)
+    assert (
+        f"  latest    8 at {at}, took 0.2 s, 2k, 512b of it new: deleted, as it was not to be "
+        f"retained when the job ended ({cli_output.format_time(90.0)})"
+    ) in cli_output.job_details(ended, now=95.0).splitlines()
 
 
 def test_job_without_checkpoints_shows_none() -> None:

@@ -157,6 +157,10 @@ def test_a_checkpoint_that_outlives_its_job_is_gone_on_from(
     assert program.job.wait(60) is end
     program.go_on()  # threads of it wait for that
     left = find_checkpoints(str(program.checkpoints))
+    told = program.job.details().checkpoints
+    assert told is not None
+    assert told.latest_completed is not None
+    assert (told.latest_completed.path is not None) == (end in retained_at)
     if end not in retained_at:
         assert left == []
         return

@@ -623,3 +623,20 @@ def test_people_are_told_of_the_last_ten_that_are_over() -> None:
     told = job.coordinator.overview()
     assert told.completed == 12
     assert [each.checkpoint_id for each in told.history] == list(range(12, 2, -1))
+
+
+def test_people_are_told_the_paths_of_those_checkpoints_that_are_not_deleted() -> None:
+    """CP-02"""
+    job = JobWithCheckpoints(CONCURRENT)
+    for checkpoint_id in (1, 2):
+        job.begin()
+        job.complete(checkpoint_id)
+    told = job.coordinator.overview()
+    assert told.latest_completed is not None
+    assert told.latest_completed.path == "chk-2/_metadata"
+    assert [each.path for each in told.history] == ["chk-2/_metadata", None]
+    job.coordinator.shutdown(JobStatus.FINISHED, 0.0)
+    told = job.coordinator.overview()
+    assert told.latest_completed is not None
+    assert told.latest_completed.checkpoint_id == 2
+    assert [told.latest_completed.path, *(each.path for each in told.history)] == [None] * 3
