@@ -70,11 +70,17 @@ class S3Server:
         """Access key and secret of one who may do this only."""
         iam = self.client("iam")
         iam.create_user(UserName=name)
-        statement = {"Effect": "Allow", "Action": list(actions), "Resource": "*"}
-        policy = {"Version": "2012-10-17", "Statement": [statement] if actions else []}
-        iam.put_user_policy(UserName=name, PolicyName="all", PolicyDocument=json.dumps(policy))
+        self.allow(name, *actions)
         key = iam.create_access_key(UserName=name)["AccessKey"]
         return key["AccessKeyId"], key["SecretAccessKey"]
+
+    def allow(self, name: str, *actions: str) -> None:
+        """From now on that user may do this only."""
+        statement = {"Effect": "Allow", "Action": list(actions), "Resource": "*"}
+        policy = {"Version": "2012-10-17", "Statement": [statement] if actions else []}
+        self.client("iam").put_user_policy(
+            UserName=name, PolicyName="all", PolicyDocument=json.dumps(policy)
+        )
 
     @contextmanager
     def with_authentication(self) -> Iterator[None]:

@@ -66,7 +66,7 @@ class CheckpointStorageFullError(CheckpointStorageError):
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_REFUSED = (errno.EACCES, errno.EPERM)
 
 # pyarrow has the errors of object stores in its text only, by the names of their SDKs
 _NO_BUCKET = "NO_SUCH_BUCKET"
@@ -89,6 +89,8 @@ def _translated(path: str, what: str, error: OSError) -> CheckpointStorageError:
     text = f"cannot {what} it: {error}"
     if error.errno in _FULL:
         return CheckpointStorageFullError(path, f"{text}; make room, or use another directory")
+    if error.errno == errno.EROFS:
+        return CheckpointAccessError(path, f"{text}; mount it for writing, or use another one")
     if error.errno in _REFUSED:
         return CheckpointAccessError(
             path, f"{text}; give the user of this process the right to {what}"

@@ -442,7 +442,7 @@ class _Failing:
         (errno.ENOSPC, CheckpointStorageFullError, "make room"),
         (errno.EDQUOT, CheckpointStorageFullError, "make room"),
         (errno.EACCES, CheckpointAccessError, "the right to write"),
-        (errno.EROFS, CheckpointAccessError, "the right to write"),
+        (errno.EROFS, CheckpointAccessError, "mount it for writing"),
         (errno.EIO, CheckpointStorageError, "Input/output error"),
     ],
 )

@@ -10,6 +10,7 @@ from typing import Any
 from flinkray.client import ClusterClient
 from flinkray.datastream import (
     Configuration,
+    DataStream,
     MapFunction,
     StreamExecutionEnvironment,
     Types,
@@ -46,6 +47,24 @@ class HeldUp(MapFunction[int, int]):
         return value
 
 
+def halves(env: StreamExecutionEnvironment, folder: Path) -> DataStream:
+    """What :class:`HalfWay` executes: it has its gates in that folder."""
+    goes_on, half = folder / "goes-on", COUNT // 2
+
+    def numbers(number: int, offset: int) -> Iterator[int]:
+        for n in range(offset, half):
+            while n >= half // 2 and not goes_on.exists():
+                time.sleep(0.002)
+            yield number * half + n
+
+    source = IteratorSource(numbers, 2)
+    stream = env.from_source(
+        source, WatermarkStrategy.no_watermarks(), "numbers", Types.LONG()
+    ).uid("numbers")
+    held = stream.map(HeldUp(folder / "holds-up"), Types.LONG()).uid("held")
+    return by_key(held, Tally(half))
+
+
 class HalfWay:
     """Two readers have a half of the numbers each, and give a half of that at once.  The rest comes
     when it may; barriers pass meanwhile."""
@@ -75,21 +94,7 @@ class HalfWay:
                 }
             )
         )
-        env.set_parallelism(parallelism)
-        goes_on, half = self._goes_on, COUNT // 2
-
-        def numbers(number: int, offset: int) -> Iterator[int]:
-            for n in range(offset, half):
-                while n >= half // 2 and not goes_on.exists():
-                    time.sleep(0.002)
-                yield number * half + n
-
-        source = IteratorSource(numbers, 2)
-        stream = env.from_source(
-            source, WatermarkStrategy.no_watermarks(), "numbers", Types.LONG()
-        ).uid("numbers")
-        held = stream.map(HeldUp(self._holds), Types.LONG()).uid("held")
-        results = by_key(held, Tally(half)).execute_and_collect()
+        results = halves(env.set_parallelism(parallelism), folder).execute_and_collect()
         assert isinstance(results, ClusterResults)
         self.results = results
         self.job = cluster.job(results.job_id)
