@@ -6,9 +6,13 @@ A location is absolute and has one form: a local one is a path, not a ``file:`` 
 from __future__ import annotations
 
 import posixpath
+from functools import lru_cache
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from flinkray.ha.locations import absolute_location
+
+_KNOWN = 1024
+"""Results that are remembered: of a checkpoint's files each is asked for several times."""
 
 
 def normal(location: str) -> str:
@@ -37,12 +41,14 @@ def path_of(location: str) -> str:
     return _split(location).path
 
 
+@lru_cache(_KNOWN)
 def join(location: str, *names: str) -> str:
     """What lies below a directory."""
     uri = _split(location)
     return _joined(uri, posixpath.join(uri.path or "/", *names))
 
 
+@lru_cache(_KNOWN)
 def parent_of(location: str) -> str:
     """The directory that something lies in."""
     uri = _split(location)
@@ -54,6 +60,7 @@ def name_of(location: str) -> str:
     return posixpath.basename(path_of(location))
 
 
+@lru_cache(_KNOWN)
 def relative(location: str, directory: str) -> str:
     """As seen from a directory of the same storage; as it is from other storage."""
     if storage_of(location) != storage_of(directory):
@@ -61,6 +68,7 @@ def relative(location: str, directory: str) -> str:
     return posixpath.relpath(path_of(location), path_of(directory))
 
 
+@lru_cache(_KNOWN)
 def resolved(text: str, directory: str) -> str:
     """The reverse of :func:`relative`."""
     if is_local(text) or urlsplit(text).scheme:
@@ -69,6 +77,7 @@ def resolved(text: str, directory: str) -> str:
     return _joined(uri, posixpath.normpath(posixpath.join(uri.path, text)))
 
 
+@lru_cache(_KNOWN)
 def _split(location: str) -> SplitResult:
     if is_local(location):  # may contain anything
         return SplitResult("", "", location, "", "")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
+from functools import lru_cache
 from typing import Generic, TypeVar
 
 from flinkray.core.errors import ConfigurationError
@@ -92,6 +93,11 @@ def parse_duration(value: object) -> float:
         return seconds
     if not isinstance(value, str):
         raise TypeError(f"not a duration: {value!r}")
+    return _parse_duration(value)
+
+
+@lru_cache(1024)
+def _parse_duration(value: str) -> float:
     match = _DURATION.fullmatch(value.strip())
     if match is None:
         raise ValueError(f"not a duration: {value!r}")
@@ -103,6 +109,7 @@ def parse_duration(value: object) -> float:
     return number / 1000 if unit == "ms" else number * _DURATION_UNITS[unit]
 
 
+@lru_cache(1024)
 def format_duration(seconds: float) -> str:
     """The text that :func:`parse_duration` reads back as exactly this number of seconds."""
     text = format(Decimal(repr(seconds)), "f")  # positional, with the digits of the shortest repr

@@ -183,7 +183,7 @@ def _migrated(schema: Schema, version: int, stored: Any) -> Any:
 
 
 def _dataclass(schema: Schema, values: dict[str, Any]) -> Any:
-    unknown = values.keys() - set(stored_fields(schema.type))
+    unknown = values.keys() - stored_fields(schema.type)
     if unknown:
         raise StoredFormatError(
             f"it holds {schema.name} version {schema.version} with fields that this flinkray does "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import field
+from functools import lru_cache
 
 from flinkray.core.message import message
 from flinkray.core.schema import stored
@@ -12,6 +13,7 @@ _UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([bkmgt]?)(?:i?b)?\s*", re.IGNORECASE)
 
 
+@lru_cache(1024, typed=True)
 def parse_memory_size(text: str | int) -> int:
     """Bytes of ``1024``, ``"512m"``, ``"1.5 g"``, ``"2GiB"`` (units are powers of 1024).
 

@@ -102,4 +102,10 @@ def schemas() -> Iterator[Schema]:
 
 def stored_fields(cls: type) -> tuple[str, ...]:
     """The names of a dataclass's fields that are stored: those that its constructor takes."""
-    return tuple(field.name for field in fields(cls) if field.init)
+    names = _fields.get(cls)
+    if names is None:
+        names = _fields[cls] = tuple(field.name for field in fields(cls) if field.init)
+    return names
+
+
+_fields: dict[type, tuple[str, ...]] = {}

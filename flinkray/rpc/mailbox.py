@@ -248,6 +248,8 @@ class Mailbox:
         except Exception as error:  # noqa: BLE001 - the endpoint decides what it means
             self._endpoint.on_fatal_error(error)
             return
+        if result is None:
+            return
         if inspect.iscoroutine(result):  # not wrapped: one that is dropped unbegun would complain
             self.create_task(result, None)
         elif inspect.isawaitable(result):

@@ -30,6 +30,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run every N-th seed only, beginning with the I-th",
     )
     group.addoption(
+        "--keep-going",
+        action="store_true",
+        help="run the other seeds of a @simulate test when one has failed, and show all that fail",
+    )
+    group.addoption(
         "--simulation-report",
         type=Path,
         metavar="FILE",
@@ -89,8 +94,8 @@ def write_report(config: pytest.Config, run: SeedsRun) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, Any, None]:
-    """Show a failed seed's story, and how to replay it."""
+    """Show the stories of failed seeds, and how to replay them."""
     outcome = yield
     run = getattr(call.excinfo.value, "seeds_run", None) if call.excinfo is not None else None
-    if run is not None:
-        outcome.get_result().sections.append((f"simulation of seed {run.failed_seed}", run.text))
+    for failure in () if run is None else run.failures:
+        outcome.get_result().sections.append((f"simulation of seed {failure.seed}", failure.text))

@@ -9,6 +9,8 @@ from flinkray.core.resources import ResourceProfile
 from flinkray.rpc import LocalNetwork
 from flinkray.testing.local_workers import LocalWorkers
 from flinkray.testing.simulation import Simulation
+from flinkray.testing.simulation.graveyard import collected_after_each
+from tests.simulation import streaming_job
 from tests.simulation.registration_and_fencing import registration_and_fencing
 from tests.simulation.whole_cluster import FAULTS, WholeCluster
 
@@ -25,10 +27,31 @@ def run_registration(seed: int) -> ref[Simulation]:
     return ref(simulation)
 
 
+def run_streaming_job(seed: int) -> ref[Simulation]:
+    simulation = Simulation(seed, nodes=2, faults=streaming_job.FAULTS)
+    simulation.run(streaming_job.StreamingJob(simulation).run())
+    return ref(simulation)
+
+
 def test_a_simulation_that_is_over_can_be_collected() -> None:
-    runs = [run_whole_cluster(1), run_registration(1)]
+    # of the streaming job's runs the one with seed 0 has used its disk by Arrow
+    runs = [run_whole_cluster(1), run_registration(1), run_streaming_job(0)]
     gc.collect()
-    assert [run() for run in runs] == [None, None]
+    assert [run() for run in runs] == [None, None, None]
+
+
+def test_after_each_of_many_runs_the_collector_looks_at_that_run_alone() -> None:
+    was_enabled = gc.isenabled()
+    with collected_after_each() as collect:
+        known = len(gc.get_objects())
+        run = run_registration(1)
+        assert not gc.isenabled()
+        assert run() is not None
+        collect()
+        assert run() is None
+        assert known < gc.get_freeze_count() / 10
+    assert gc.isenabled() is was_enabled
+    assert gc.get_freeze_count() == 0
 
 
 def test_the_workers_of_a_local_network_go_with_it() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -62,8 +63,8 @@ def test_a_failing_seed_is_shown_with_its_story_and_the_command_that_replays_it(
     result.stdout.no_fnmatch_line("*the seed is 6*")
     assert seeds_run(scenario) == [0, 1, 2, 3]
     passed, failed = map(json.loads, (scenario.path / "report.jsonl").read_text().splitlines())
-    assert (passed["done"], passed["failed_seed"]) == (4, None)
-    assert (failed["done"], failed["failed_seed"]) == (7, 7)
+    assert (passed["passed"], passed["failures"]) == (4, [])
+    assert (failed["passed"], [it["seed"] for it in failed["failures"]]) == (7, [7])
 
 
 @pytest.mark.parametrize(
@@ -118,6 +119,46 @@ def test_a_sweep_runs_all_seeds_over_several_processes_and_sums_up(
         "7",
     ] in lines
     assert sweep(["--seeds", "4", "--processes", "2"]) == 0
+
+
+_ODD_SEEDS = """
+import os, signal
+from flinkray.testing.simulation import Simulation, simulate
+
+@simulate()
+async def test_fails_with_odd_seeds(simulation: Simulation) -> None:
+    assert simulation.seed % 2 == 0, f"{simulation.seed} is odd"
+
+@simulate()
+async def test_kills(simulation: Simulation) -> None:
+    if simulation.seed == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_sweep_that_keeps_going_lists_all_seeds_that_fail(
+    scenario: pytest.Pytester, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scenario.makepyfile(test_scenario=_ODD_SEEDS)
+    arguments = ["--seeds", "6", "--processes", "1", "--keep-going", "-k", "odd_seeds", *_PLUGINS]
+    assert sweep(arguments) == 1
+    out = capsys.readouterr().out
+    assert "test_fails_with_odd_seeds: seed 3 failed: AssertionError: 3 is odd" in out
+    assert "=== test_scenario.py::test_fails_with_odd_seeds: seed 5\n" in out
+    assert "       3 " in out
+    assert "FAILED with seed 1, 3, 5\n" in out
+
+
+def test_a_sweep_says_that_a_process_of_it_was_killed(
+    scenario: pytest.Pytester, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scenario.makepyfile(test_scenario=_ODD_SEEDS)
+    arguments = ["--seeds", "6", "--processes", "2", "--keep-going", *_PLUGINS]
+    assert sweep(arguments) == 1
+    out = capsys.readouterr().out
+    assert re.search(r"NOT ALL SEEDS HAVE RUN: the process \d+ was killed by signal 9", out), out
+    # 1, 3 and 5 are the share of that process; the other one has run its own
+    assert re.search(r"3 .* test_scenario.py::test_kills\n", out), out
 
 
 def test_a_sweep_that_finds_nothing_has_not_succeeded(

@@ -18,6 +18,8 @@ import builtins
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from functools import lru_cache, partial
+from operator import attrgetter
 from typing import Any
 
 import msgpack
@@ -32,6 +34,8 @@ _ID_EXT = 1
 _STR_EXT = 2
 _ENUM_EXT = 3
 _COMPOSITE_EXT = 4
+_SHORT = 256
+"""Bytes of an ext value that is worth being remembered."""
 _MESSAGE_KEY = 0
 _ERROR_KEY = 1
 
@@ -180,24 +184,27 @@ def _make_lowerer(cls: type) -> _Lowerer:
         )
     prefix = name.encode() + b"\0"
     if issubclass(cls, AbstractID):
-        return lambda value: msgpack.ExtType(_ID_EXT, prefix + value.value)
+        return lambda value: _ext((_ID_EXT, prefix + value.value))
     if issubclass(cls, CompositeID):
-        return lambda value: msgpack.ExtType(_COMPOSITE_EXT, prefix + value.to_bytes())
+        return lambda value: _ext((_COMPOSITE_EXT, prefix + value.to_bytes()))
     if issubclass(cls, Enum):
-        members = {
-            member: msgpack.ExtType(_ENUM_EXT, prefix + member.name.encode()) for member in cls
-        }
+        members = {member: _ext((_ENUM_EXT, prefix + member.name.encode())) for member in cls}
         return members.__getitem__
     if issubclass(cls, str):
-        return lambda value: msgpack.ExtType(_STR_EXT, prefix + value.encode())
+        return lambda value: _ext((_STR_EXT, prefix + value.encode()))
     if is_dataclass(cls):
-        names = tuple(field.name for field in fields(cls) if field.init)
-
-        def lower_message(value: Any) -> Any:
-            return {_MESSAGE_KEY: (name, *_lower_items([getattr(value, it) for it in names]))}
-
-        return lower_message
+        names = [field.name for field in fields(cls) if field.init]
+        if len(names) < 2:  # of one name an attrgetter makes no tuple
+            return lambda value: {
+                _MESSAGE_KEY: (name, *_lower_items([getattr(value, it) for it in names]))
+            }
+        values_of = attrgetter(*names)
+        return lambda value: {_MESSAGE_KEY: (name, *_lower_items(values_of(value)))}
     raise _RefusedError(f"a {cls.__name__} (registered, but neither id, str, enum nor dataclass)")
+
+
+_ext = partial(tuple.__new__, msgpack.ExtType)
+"""A value of msgpack's, of which nothing is to be checked: code and data."""
 
 
 def _lower_items(value: tuple[Any, ...] | list[Any]) -> tuple[Any, ...] | list[Any]:
@@ -243,6 +250,10 @@ def _lower_argument(argument: Any) -> Any:
 
 
 def _raise_ext(code: int, data: bytes) -> Any:
+    return _raise_short(code, data) if len(data) <= _SHORT else _raise_any_ext(code, data)
+
+
+def _raise_any_ext(code: int, data: bytes) -> Any:
     name, separator, value = bytes(data).partition(b"\0")
     if not separator:
         raise RpcSerializationError(f"cannot decode a message: ext value without type, code {code}")
@@ -256,6 +267,10 @@ def _raise_ext(code: int, data: bytes) -> Any:
     if code == _ENUM_EXT and issubclass(cls, Enum):
         return cls[value.decode()]
     raise RpcSerializationError(f"cannot decode a message: ext code {code} for {name.decode()}")
+
+
+_raise_short = lru_cache(4096)(_raise_any_ext)
+"""Ids and enums come again and again, and cannot be changed."""
 
 
 def _raise_map(value: dict[Any, Any]) -> Any:

@@ -6,6 +6,7 @@ import errno
 import io
 from collections.abc import Sequence
 from typing import Any, Protocol
+from weakref import proxy
 
 import pyarrow as pa
 from pyarrow.fs import FileInfo, FileSystemHandler, FileType, PyFileSystem
@@ -33,10 +34,14 @@ def arrow_file_system(disk: Disk) -> PyFileSystem:
 
 class _DiskHandler(FileSystemHandler):  # type: ignore[misc]
     """As an object store: a file is there, and durable, when it is closed, and what is deleted is
-    gone for good.  Selectors see the files that lie right in a directory."""
+    gone for good.  Selectors see the files that lie right in a directory.
+
+    It does not keep its disk: Python sees no references that go through Arrow, and a disk leads to
+    its whole run, which leads to who uses this.
+    """
 
     def __init__(self, disk: Disk) -> None:
-        self._disk = disk
+        self._disk: Disk = proxy(disk)
 
     def get_type_name(self) -> str:
         return "simulated"

@@ -40,6 +40,7 @@ def simulate(
                     lambda seed: Simulation(seed, faults=faults, **options),
                     lambda simulation: scenario(simulation=simulation, **fixtures),
                     lambda line: pytest_plugin.show_progress(config, line),
+                    keep_going=config.getoption("--keep-going", False),
                 )
             except BaseException as error:
                 pytest_plugin.write_report(config, error.seeds_run)  # type: ignore[attr-defined]

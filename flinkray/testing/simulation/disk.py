@@ -9,6 +9,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from random import Random
 
 from flinkray.ha.directory import FileSystem
@@ -335,19 +336,17 @@ class SimulatedDisk(FileSystem):
         raise ProcessDied
 
 
+@lru_cache(4096)
 def _split(path: str) -> tuple[str, str]:
     directory, _, name = path.rpartition("/")
     return directory, name
 
 
-def _parents(path: str) -> list[str]:
+@lru_cache(4096)
+def _parents(path: str) -> tuple[str, ...]:
     """The directories that a file is in, one in the other."""
-    parents = []
     directory = _split(path)[0]
-    while directory:
-        parents.append(directory)
-        directory = _split(directory)[0]
-    return parents
+    return (directory, *_parents(directory)) if directory else ()
 
 
 def _put(entries: dict[str, _File], path: str, file: _File | None) -> None:

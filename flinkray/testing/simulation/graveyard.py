@@ -7,7 +7,8 @@ import gc
 import inspect
 import logging
 import warnings
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 
@@ -41,20 +42,54 @@ class Graveyard:
         self._stacks.append(stack)
 
     def close(self) -> None:
-        """Close the coroutines, now that nothing they do has any effect."""
-        level = logging.root.manager.disable
-        logging.disable(logging.CRITICAL)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                while self._stacks:
-                    self._stacks.pop().unwind()
-                while self._tasks:
-                    _close(self._tasks.pop())
-                self._things.clear()
+        """Close the coroutines, now that nothing they do has any effect.
+
+        Who has switched the collector off collects what is left, and does so :func:`in_silence`.
+        """
+        with in_silence():
+            while self._stacks:
+                self._stacks.pop().unwind()
+            while self._tasks:
+                _close(self._tasks.pop())
+            self._things.clear()
+            if gc.isenabled():
                 gc.collect(1)
-        finally:
-            logging.disable(level)
+
+
+@contextmanager
+def in_silence() -> Iterator[None]:
+    """Inside, what ends says nothing: neither log lines nor warnings."""
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
+@contextmanager
+def collected_after_each() -> Iterator[Callable[[], None]]:
+    """For many runs: the collector of garbage never looks at what was there before.
+
+    It would look at the whole program again and again, and at all of a run that is not over.
+    Yields what is to be called after each run, when nothing refers to it any more.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    gc.freeze()
+
+    def collect() -> None:
+        with in_silence():
+            gc.collect()
+
+    try:
+        yield collect
+    finally:
+        gc.unfreeze()
+        if was_enabled:
+            gc.enable()
 
 
 def _close(task: asyncio.Task[Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from flinkray.core.errors import RpcConnectionError, RpcSerializationError
 from flinkray.rpc.serving.base_service import BaseRpcService
-from flinkray.rpc.wire.envelope import Envelope, Kind, unpack
+from flinkray.rpc.wire.envelope import TELL, Envelope, Kind, unpack, unpack_request
 from flinkray.testing.simulation.conditions import Conditions
 from flinkray.testing.simulation.link import End, SimulatedConnection
 from flinkray.testing.simulation.process import SimulatedProcess
@@ -135,9 +135,9 @@ class SimulatedNetwork:
         end.deliver(frame, lane, self.latency())
 
     def _note_deadline(self, end: End, frame: bytes) -> None:
-        envelope = unpack(frame)
-        if envelope.timeout is not None or envelope.kind is Kind.TELL:
-            end.connection.hasty.add(envelope.sequence)
+        _, kind, sequence, _, _, _, timeout, _, _ = unpack_request(frame)
+        if timeout is not None or kind == TELL:
+            end.connection.hasty.add(sequence)
 
     # what may befall a frame
 

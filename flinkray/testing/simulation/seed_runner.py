@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from flinkray.core.error_text import summary_of
+from flinkray.testing.simulation.graveyard import collected_after_each
 from flinkray.testing.simulation.simulation import Simulation
 
 LAST_LINES = 120
@@ -36,15 +38,23 @@ class SeedChoice:
 
 
 @dataclass(frozen=True)
+class FailedSeed:
+    """One that has failed."""
+
+    seed: int
+    text: str
+    """The end of its story, what it failed with, and how to replay it."""
+
+
+@dataclass(frozen=True)
 class SeedsRun:
     """What became of the seeds of one item."""
 
     nodeid: str
-    done: int
+    passed: int
     seconds: float
-    failed_seed: int | None
-    text: str = ""
-    """The end of the story, and how to replay it."""
+    failures: tuple[FailedSeed, ...] = ()
+    """In the order in which they ran; more than one only where the run goes on after the first."""
 
 
 def run_seeds(
@@ -53,33 +63,65 @@ def run_seeds(
     make: Callable[[int], Simulation],
     scenario: Callable[[Simulation], Coroutine[Any, Any, None]],
     progress: Callable[[str], None],
+    *,
+    keep_going: bool = False,
 ) -> SeedsRun:
-    """Run one seed after the other; the first that fails is the last.
+    """Run one seed after the other; unless *keep_going*, the first that fails is the last.
 
     Raises:
-        BaseException: what that seed failed with; its :class:`SeedsRun` is its ``seeds_run``.
+        BaseException: what the first seed that failed did so with; its ``seeds_run`` is the
+            :class:`SeedsRun`.
     """
     __tracebackhide__ = True
     begin = last = time.perf_counter()
-    for done, seed in enumerate(seeds):
-        simulation = make(seed)
-        try:
-            simulation.run(scenario(simulation))
-        except BaseException as error:
-            seconds = time.perf_counter() - begin
-            text = _explain(item, simulation)
-            error.seeds_run = SeedsRun(item.nodeid, done, seconds, seed, text)  # type: ignore[attr-defined]
-            raise
-        now = time.perf_counter()
-        if now - last > _PROGRESS_EVERY:
-            last = now
-            progress(f"{item.nodeid}: {done + 1} of {len(seeds)} seeds, {now - begin:.0f} s")
-    return SeedsRun(item.nodeid, len(seeds), time.perf_counter() - begin, None)
+    passed = 0
+    failures: list[FailedSeed] = []
+    first_error: BaseException | None = None
+    with collected_after_each() as collect:
+        for done, seed in enumerate(seeds):
+            try:
+                _run_one(item, make(seed), scenario, failures)
+            except BaseException as error:  # noqa: BLE001 - raised when the others have run
+                first_error = first_error or error
+                may_go_on = isinstance(error, (Exception, pytest.fail.Exception))
+                if not (keep_going and may_go_on):
+                    break
+                progress(f"{item.nodeid}: seed {seed} failed: {summary_of(error)}")
+            else:
+                passed += 1
+            collect()
+            now = time.perf_counter()
+            if now - last > _PROGRESS_EVERY:
+                last = now
+                failed = f", {len(failures)} failed" if failures else ""
+                progress(
+                    f"{item.nodeid}: {done + 1} of {len(seeds)} seeds, {now - begin:.0f} s{failed}"
+                )
+    run = SeedsRun(item.nodeid, passed, time.perf_counter() - begin, tuple(failures))
+    if first_error is not None:
+        first_error.seeds_run = run  # type: ignore[attr-defined]
+        raise first_error
+    return run
 
 
-def _explain(item: pytest.Item, simulation: Simulation) -> str:
+def _run_one(
+    item: pytest.Item,
+    simulation: Simulation,
+    scenario: Callable[[Simulation], Coroutine[Any, Any, None]],
+    failures: list[FailedSeed],
+) -> None:
+    __tracebackhide__ = True
+    try:
+        simulation.run(scenario(simulation))
+    except BaseException as error:
+        failures.append(FailedSeed(simulation.seed, _explain(item, simulation, error)))
+        raise
+
+
+def _explain(item: pytest.Item, simulation: Simulation, error: BaseException) -> str:
     return (
         f"{simulation.story.text(LAST_LINES)}\n\n"
+        f"{summary_of(error)}\n"
         f"seed {simulation.seed} failed at {simulation.now:.6f} s, after "
         f"{simulation.scheduler.steps} steps; trace {simulation.trace_hash}\n"
         f'replay: pytest "{item.nodeid}" --seed {simulation.seed}'

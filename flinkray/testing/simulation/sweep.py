@@ -2,8 +2,9 @@
 
     python -m flinkray.testing.simulation.sweep --seeds 10000 [--processes 2] [pytest's arguments]
 
-Each process is a pytest that takes its share of the seeds of every test.  Ends with a summary; the
-exit status is 1 if a seed failed.
+Each process is a pytest that takes its share of the seeds of every test, to the first one that
+fails, or with ``--keep-going`` to the last.  Ends with a summary; the exit status is 1 if a seed
+failed, or if a process has ended before it had run its share.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -20,16 +22,19 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+_PROGRESS = re.compile(r": \d+ of \d+ seeds, |: seed \d+ failed: ")
+_FAILURES = 1
 _NO_TESTS = 5
-"""pytest's exit status when it has found none."""
+"""pytest's exit status when tests have failed, and when it has found none."""
 
 
 @dataclass
 class _Total:
     """What became of one test in all processes."""
 
-    seeds: int = 0
+    passed: int = 0
     seconds: float = 0.0
     failures: list[tuple[int, str]] = field(default_factory=list)
     """Seeds, with the ends of their stories."""
@@ -41,6 +46,8 @@ class SweepWorker:
     def __init__(self, arguments: Sequence[str], report: Path) -> None:
         self.output: list[str] = []
         self._report = report
+        self.progress = ""
+        """The last line that told of it."""
         self._process = subprocess.Popen(
             [sys.executable, "-m", "pytest", *arguments, "--simulation-report", str(report)],
             stdout=subprocess.PIPE,
@@ -55,7 +62,8 @@ class SweepWorker:
         with self._process.stdout as lines:
             for line in lines:
                 self.output.append(line)
-                if " seeds, " in line and " of " in line:
+                if _PROGRESS.search(line):
+                    self.progress = line.strip()
                     sys.stdout.write(line)
                     sys.stdout.flush()
 
@@ -71,11 +79,24 @@ class SweepWorker:
             self._process.kill()
             self.wait()
 
-    def results(self) -> list[dict[str, object]]:
-        """One for each test that ran."""
+    def results(self) -> list[dict[str, Any]]:
+        """One for each test that ran to its end."""
         if not self._report.exists():
             return []
-        return [json.loads(line) for line in self._report.read_text("utf-8").splitlines()]
+        lines = self._report.read_text("utf-8").splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def complaint(self, status: int) -> str:
+        """Why it cannot have run all its seeds; empty if it has, or has reported one that failed.
+
+        *status* is its exit status.
+        """
+        has_failed = any(result["failures"] for result in self.results())
+        if status in (0, _NO_TESTS) or (status == _FAILURES and has_failed):
+            return ""
+        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        last = f"; the last that was heard of it: {self.progress}" if self.progress else ""
+        return f"the process {self._process.pid} {how}{last}"
 
 
 def sweep(seeds: int, first_seed: int, processes: int, arguments: Sequence[str]) -> int:
@@ -97,17 +118,17 @@ def sweep(seeds: int, first_seed: int, processes: int, arguments: Sequence[str])
         totals: dict[str, _Total] = {}
         for worker in workers:
             for result in worker.results():
-                total = totals.setdefault(str(result["nodeid"]), _Total())
-                total.seeds += int(str(result["done"]))
-                total.seconds += float(str(result["seconds"]))
-                if result["failed_seed"] is not None:
-                    failure = int(str(result["failed_seed"])), str(result["text"])
-                    total.failures.append(failure)
-    failed = _print_summary(totals, time.monotonic() - begin)
-    for worker, status in zip(workers, statuses, strict=True):
-        if status not in (0, _NO_TESTS) and not failed:
-            sys.stdout.writelines(worker.output)
-            failed = True
+                total = totals.setdefault(result["nodeid"], _Total())
+                total.passed += result["passed"]
+                total.seconds += result["seconds"]
+                total.failures += [(it["seed"], it["text"]) for it in result["failures"]]
+        complaints = []
+        for worker, status in zip(workers, statuses, strict=True):
+            if complaint := worker.complaint(status):
+                complaints.append(complaint)
+                sys.stdout.writelines(worker.output)
+    _print_summary(totals, time.monotonic() - begin, complaints)
+    failed = complaints or any(total.failures for total in totals.values())
     return 1 if failed or not totals else 0
 
 
@@ -122,23 +143,24 @@ def _arguments(
     return [*chosen, *arguments]
 
 
-def _print_summary(totals: dict[str, _Total], seconds: float) -> bool:
-    """Returns whether a seed has failed."""
+def _print_summary(totals: dict[str, _Total], seconds: float, complaints: Sequence[str]) -> None:
     failures = 0
     for nodeid, total in totals.items():
         for seed, text in total.failures:
             failures += 1
             sys.stdout.write(f"\n=== {nodeid}: seed {seed}\n{text}\n")
-    sys.stdout.write("\n   seeds   seconds\n")
+    sys.stdout.write("\n  passed   seconds\n")
     for nodeid, total in totals.items():
         failed = ", ".join(str(seed) for seed, _ in sorted(total.failures))
         mark = f"  FAILED with seed {failed}" if failed else ""
-        sys.stdout.write(f"{total.seeds:8d}  {total.seconds:8.1f}  {nodeid}{mark}\n")
-    seeds = sum(total.seeds for total in totals.values())
+        sys.stdout.write(f"{total.passed:8d}  {total.seconds:8.1f}  {nodeid}{mark}\n")
+    for complaint in complaints:
+        sys.stdout.write(f"NOT ALL SEEDS HAVE RUN: {complaint}\n")
+    passed = sum(total.passed for total in totals.values())
     sys.stdout.write(
-        f"{seeds} seeds of {len(totals)} tests in {seconds:.0f} s, {failures} failures\n"
+        f"{passed} seeds of {len(totals)} tests passed in {seconds:.0f} s, {failures} failed, "
+        f"{len(complaints)} processes did not run their share\n"
     )
-    return failures > 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
