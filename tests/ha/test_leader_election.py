@@ -14,17 +14,27 @@ from flinkray.ha import (
     MemoryDirectory,
     StandaloneHaServices,
 )
+from flinkray.ha.zookeeper import ZooKeeperClient, ZooKeeperHaServices
+from flinkray.testing.waiting import eventually
 from tests.ha.recorders import RecordingContender, callbacks_delivered, start
+from tests.zookeeper_server import ZooKeeperServer
 
 JOB = JobID(b"a job of a test.")
 
 
-@pytest.fixture(params=[EmbeddedHaServices, StandaloneHaServices])
-async def services(
-    request: pytest.FixtureRequest,
-) -> AsyncIterator[HighAvailabilityServices]:
+@pytest.fixture(params=["embedded", "standalone", "zookeeper"])
+async def services(request: pytest.FixtureRequest) -> AsyncIterator[HighAvailabilityServices]:
     with ThreadPoolExecutor(1) as executor:
-        services: HighAvailabilityServices = request.param(MemoryDirectory(), executor)
+        services: HighAvailabilityServices
+        if request.param == "embedded":
+            services = EmbeddedHaServices(MemoryDirectory(), executor)
+        elif request.param == "standalone":
+            services = StandaloneHaServices(MemoryDirectory(), executor)
+        else:
+            server: ZooKeeperServer = request.getfixturevalue("zookeeper")
+            client = ZooKeeperClient(server.hosts, request.getfixturevalue("root"), 4.0)
+            client.start()
+            services = ZooKeeperHaServices(client, MemoryDirectory(), executor)
         yield services
         await services.close()
 
@@ -39,6 +49,7 @@ async def test_has_leadership_from_the_grant_to_the_close_for_the_granted_sessio
     assert not await election.has_leadership(random_session)
 
     contender = await start(election)
+    await eventually(lambda: contender.story, 60, "the grant")
     session = contender.session_id
     assert await election.has_leadership(session)
     assert not await election.has_leadership(random_session)

@@ -1,0 +1,212 @@
+"""Leader election and retrieval on a service outside of the process, which drivers speak to.
+
+What a contender and a listener are told is decided here, on the event loop; a driver brings what
+its service says, in the service's own threads (Flink's DefaultLeaderElectionService and
+DefaultLeaderRetrievalService).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from flinkray.core.ids import LeaderSessionID
+from flinkray.ha.leadership import (
+    LeaderContender,
+    LeaderElection,
+    LeaderElectionError,
+    LeaderRetrievalListener,
+    LeaderRetrievalService,
+)
+
+
+@dataclass(frozen=True)
+class LeaderInformation:
+    """What a leader publishes: where it is, and in which session."""
+
+    address: str
+    session_id: LeaderSessionID
+
+
+class ElectionEvents(ABC):
+    """What a driver tells of an election; always on the event loop."""
+
+    @abstractmethod
+    def on_grant(self) -> None: ...
+
+    @abstractmethod
+    def on_revoke(self) -> None: ...
+
+    @abstractmethod
+    def on_information(self, information: LeaderInformation | None) -> None:
+        """This is published now, by whomever."""
+
+    @abstractmethod
+    def on_error(self, error: Exception) -> None: ...
+
+
+class LeaderElectionDriver(ABC):
+    """One contender's part in an election of the service."""
+
+    @abstractmethod
+    def start(self, events: ElectionEvents) -> None:
+        """Take part from now on."""
+
+    @abstractmethod
+    def has_leadership(self) -> bool:
+        """As far as is known now: False as soon as the service says so, or cannot be asked, even
+        when :meth:`ElectionEvents.on_revoke` has not come yet."""
+
+    @abstractmethod
+    async def publish(self, information: LeaderInformation) -> None:
+        """Have it found; nothing happens when somebody else leads by then, or nobody."""
+
+    @abstractmethod
+    async def withdraw(self) -> None:
+        """Delete what was published, if this contender still leads."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Leave; no event comes after this."""
+
+
+class DriverLeaderElection(LeaderElection):
+    """One contender; the driver is made when it joins."""
+
+    def __init__(self, make_driver: Callable[[], LeaderElectionDriver]) -> None:
+        self._make_driver = make_driver
+        self._driver: LeaderElectionDriver | None = None
+        self._contender: LeaderContender | None = None
+        self._session_id: LeaderSessionID | None = None
+        self._confirmed: LeaderInformation | None = None
+        self._closed = False
+
+    async def start_leader_election(self, contender: LeaderContender) -> None:
+        if self._contender is not None or self._closed:
+            raise LeaderElectionError("an election takes one contender, once")
+        self._contender = contender
+        self._driver = self._make_driver()
+        self._driver.start(_Events(self))
+
+    async def confirm_leadership(self, session_id: LeaderSessionID, address: str) -> None:
+        if self._leads(session_id):
+            assert self._driver is not None
+            self._confirmed = LeaderInformation(address, session_id)
+            await self._driver.publish(self._confirmed)
+
+    async def has_leadership(self, session_id: LeaderSessionID) -> bool:
+        return self._leads(session_id)
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        led = self._session_id is not None
+        self._revoked()
+        self._contender = None
+        if self._driver is not None:
+            if led:
+                await self._driver.withdraw()
+            await self._driver.close()
+
+    def _leads(self, session_id: LeaderSessionID) -> bool:
+        driver = self._driver
+        return session_id == self._session_id and driver is not None and driver.has_leadership()
+
+    def _granted(self) -> None:
+        if self._contender is not None:
+            self._session_id = LeaderSessionID.generate()
+            self._contender.grant_leadership(self._session_id)
+
+    def _revoked(self) -> None:
+        """What is published stays: it may be somebody else's already."""
+        if self._session_id is not None and self._contender is not None:
+            self._session_id = self._confirmed = None
+            self._contender.revoke_leadership()
+
+    def _published(self, information: LeaderInformation | None) -> None:
+        """What others have made of it is put right."""
+        confirmed = self._confirmed
+        if confirmed is not None and information != confirmed and self._leads(confirmed.session_id):
+            assert self._driver is not None
+            task = asyncio.ensure_future(self._driver.publish(confirmed))
+            task.add_done_callback(self._publication_ended)
+
+    def _publication_ended(self, task: asyncio.Future[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        if self._contender is not None:
+            self._contender.handle_error(error)
+
+
+class _Events(ElectionEvents):
+    def __init__(self, election: DriverLeaderElection) -> None:
+        self._election = election
+
+    def on_grant(self) -> None:
+        self._election._granted()
+
+    def on_revoke(self) -> None:
+        self._election._revoked()
+
+    def on_information(self, information: LeaderInformation | None) -> None:
+        self._election._published(information)
+
+    def on_error(self, error: Exception) -> None:
+        self._election._failed(error)
+
+
+class LeaderRetrievalDriver(ABC):
+    """Follows what leaders publish, for one retrieval."""
+
+    @abstractmethod
+    def start(
+        self,
+        on_information: Callable[[LeaderInformation | None], None],
+        on_error: Callable[[Exception], None],
+    ) -> None:
+        """Both are called on the event loop; None also while the service cannot be asked."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Nothing is told after this."""
+
+
+class DriverLeaderRetrievalService(LeaderRetrievalService):
+    """Tells its listener each change, and nothing twice."""
+
+    def __init__(self, make_driver: Callable[[], LeaderRetrievalDriver]) -> None:
+        self._make_driver = make_driver
+        self._driver: LeaderRetrievalDriver | None = None
+        self._listener: LeaderRetrievalListener | None = None
+        self._told: LeaderInformation | None = None
+
+    async def start(self, listener: LeaderRetrievalListener) -> None:
+        if self._driver is not None:
+            raise LeaderElectionError("a retrieval takes one listener, once")
+        self._listener = listener
+        self._driver = self._make_driver()
+        self._driver.start(self._changed, self._failed)
+
+    async def stop(self) -> None:
+        self._listener = None
+        if self._driver is not None:
+            await self._driver.close()
+
+    def _changed(self, information: LeaderInformation | None) -> None:
+        if self._listener is None or information == self._told:
+            return
+        self._told = information
+        if information is None:
+            self._listener.notify_leader_address(None, None)
+        else:
+            self._listener.notify_leader_address(information.address, information.session_id)
+
+    def _failed(self, error: Exception) -> None:
+        if self._listener is not None:
+            self._listener.handle_error(error)

@@ -1,0 +1,6 @@
+"""Leader election and stores on ZooKeeper, by kazoo."""
+
+from flinkray.ha.zookeeper.client import ZooKeeperClient, ZooKeeperError
+from flinkray.ha.zookeeper.services import ZooKeeperHaServices
+
+__all__ = ["ZooKeeperClient", "ZooKeeperError", "ZooKeeperHaServices"]

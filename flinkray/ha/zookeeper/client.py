@@ -1,0 +1,221 @@
+"""A session with ZooKeeper: the one seam between kazoo's threads and the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from kazoo.client import KazooClient, KazooState
+from kazoo.exceptions import (
+    ConnectionClosedError,
+    ConnectionLoss,
+    KazooException,
+    NoAuthError,
+    OperationTimeoutError,
+    SessionExpiredError,
+)
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.retry import KazooRetry, RetryFailedError
+
+from flinkray.core.errors import FlinkRayError
+from flinkray.rpc.time_limit import within
+
+T = TypeVar("T")
+
+AWAY = (
+    ConnectionLoss,
+    ConnectionClosedError,
+    SessionExpiredError,
+    OperationTimeoutError,
+    KazooTimeoutError,
+)
+"""The server could not be asked, or did not answer: whether it did what it was asked is unknown."""
+
+
+class ZooKeeperError(FlinkRayError):
+    """ZooKeeper cannot be used as it is; the text says why, and the way out."""
+
+
+class ZooKeeperClient:
+    """One session; a session that expires is followed by another one.
+
+    Args:
+        hosts: servers, as ``host:port,host:port``.
+        root: path of the znode below which all lies.
+        session_timeout: seconds without contact after which the server gives up a session, and with
+            it all leaderships; the server may choose another one within its own limits.
+    """
+
+    def __init__(self, hosts: str, root: str, session_timeout: float) -> None:
+        self.root = "/" + root.strip("/")
+        self.hosts = hosts
+        self._patience = session_timeout
+        self._kazoo = KazooClient(
+            hosts,
+            timeout=session_timeout,
+            connection_retry=KazooRetry(max_tries=-1, max_delay=1.0),
+            command_retry=KazooRetry(max_tries=0),
+        )
+        self._lock = threading.Lock()
+        self._epoch = 0
+        """How often the state of the connection has changed."""
+        self._connected = False
+        self._listeners: list[Callable[[bool], None]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._kazoo.add_listener(self._state_changed)
+
+    # --- life cycle
+
+    def start(self) -> None:
+        """Begin to connect; nothing waits for it.  Call it on the event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._kazoo.start_async()
+
+    async def connect(self, timeout: float) -> None:
+        """Begin, and wait until the session is there; *timeout* in seconds.
+
+        Raises:
+            ZooKeeperError: no server answers.
+        """
+        self.start()
+        try:
+            await within(timeout, self.until_connected())
+        except asyncio.TimeoutError:
+            await self.close()
+            raise ZooKeeperError(
+                f"no ZooKeeper server answers at {self.hosts} within {timeout:g} s: start one, or "
+                "correct high-availability.zookeeper.quorum"
+            ) from None
+
+    async def until_connected(self) -> None:
+        """Returns when there is a connection."""
+        connected = asyncio.Event()
+
+        def changed(is_connected: bool) -> None:
+            if is_connected:
+                self.to_loop(connected.set)
+
+        self.add_listener(changed)
+        try:
+            if not self._connected:
+                await connected.wait()
+        finally:
+            self.remove_listener(changed)
+
+    async def close(self) -> None:
+        """End the session: what lives as long as it is gone at once."""
+        with self._lock:
+            self._listeners.clear()
+
+        def stop() -> None:
+            self._kazoo.stop()
+            self._kazoo.close()
+
+        await asyncio.get_running_loop().run_in_executor(None, stop)
+
+    # --- the connection
+
+    @property
+    def epoch(self) -> int:
+        return self._epoch
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connected
+
+    @property
+    def session(self) -> int:
+        """Id of the session, as ``ephemeralOwner`` of znodes has it."""
+        client_id = self._kazoo.client_id
+        return -1 if client_id is None else int(client_id[0])
+
+    def add_listener(self, listener: Callable[[bool], None]) -> None:
+        """*listener* is called in a thread of kazoo's with whether there is a connection now, each
+        time that this changes; it must not block."""
+        with self._lock:
+            self._listeners.append(listener)
+
+    def remove_listener(self, listener: Callable[[bool], None]) -> None:
+        with self._lock:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+
+    def _state_changed(self, state: str) -> None:
+        with self._lock:
+            self._epoch += 1
+            self._connected = state == KazooState.CONNECTED
+            listeners = list(self._listeners)
+        for listener in listeners:
+            listener(state == KazooState.CONNECTED)
+
+    # --- work on znodes
+
+    def path(self, *names: str) -> str:
+        return "/".join((self.root, *names)).replace("//", "/")
+
+    def to_loop(self, callback: Callable[[], None]) -> None:
+        """Run it on the event loop, from a thread of kazoo's; nothing when the loop is gone."""
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(callback)
+        except RuntimeError:
+            if not self._loop.is_closed():
+                raise
+
+    async def do(self, begin: Callable[[KazooClient], Any]) -> Any:
+        """The result of what *begin* asks kazoo for (one of its ``…_async`` methods).
+
+        Raises:
+            KazooException: of :data:`AWAY` when it is unknown what became of it.
+        """
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def settle(result: Any) -> None:
+            def tell() -> None:
+                if future.done():
+                    return
+                error = result.exception
+                if error is None:
+                    future.set_result(result.value)
+                else:
+                    future.set_exception(error)
+
+            self.to_loop(tell)
+
+        begin(self._kazoo).rawlink(settle)
+        return await future
+
+    def blocking(self, work: Callable[[KazooClient], T]) -> T:
+        """Run *work* on kazoo's blocking methods, in the calling thread.
+
+        Raises:
+            KazooException: of :data:`AWAY` when it is unknown what became of it.
+        """
+        return work(self._kazoo)
+
+    def ask(self, read: Callable[[KazooClient], T]) -> T:
+        """As :meth:`blocking`, of what changes nothing: asked again for as long as a session may be
+        silent.
+
+        Raises:
+            KazooException: of :data:`AWAY` when no server has answered meanwhile.
+        """
+        patience = KazooRetry(
+            max_tries=-1, delay=0.02, max_delay=0.5, ignore_expire=True, deadline=self._patience
+        )
+        try:
+            answer: T = patience(read, self._kazoo)
+        except RetryFailedError as error:
+            raise ConnectionLoss from error
+        return answer
+
+    def explain(self, error: KazooException) -> Exception:
+        """What to tell of an error after which there is no going on."""
+        if isinstance(error, NoAuthError):
+            return ZooKeeperError(
+                f"ZooKeeper at {self.hosts} refuses access below {self.root}: its access control "
+                "list must give this user create, read, write and delete"
+            )
+        return ZooKeeperError(f"ZooKeeper at {self.hosts} failed: {type(error).__name__} {error}")

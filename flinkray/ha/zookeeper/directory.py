@@ -1,0 +1,200 @@
+"""Directories whose entries count as soon as ZooKeeper says so, and no sooner.
+
+The content of an entry lies in storage under a name of its own; a znode points to it.  A pointer is
+set in one transaction with a check that the writer's *fence* (see :mod:`.election_driver`) is still
+there: a leader that was paused, and whose session has expired meanwhile, changes nothing.  What it
+wrote into storage before is pointed to by nobody, and is deleted as far as it lives to do it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    BadVersionError,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+)
+
+from flinkray.ha.directory import Directory
+from flinkray.ha.zookeeper.client import AWAY, ZooKeeperClient
+from flinkray.ha.zookeeper.election_driver import check_transaction
+
+
+class FencedError(OSError):
+    """Another leader has taken over, or nobody leads: nothing was changed."""
+
+
+class ZooKeeperDirectory(Directory):
+    """Entries of which only the present leader changes any.  Blocking.
+
+    Args:
+        client: connected, or about to be.
+        path: of the znode.
+        storage: holds the contents.
+        fence: path of the znode that is there as long as the writer leads; None: it does not lead.
+    """
+
+    def __init__(
+        self,
+        client: ZooKeeperClient,
+        path: str,
+        storage: Directory,
+        fence: Callable[[], str | None],
+    ) -> None:
+        self._client = client
+        self._path = path
+        self._storage = storage
+        self._fence = fence
+
+    def location(self, name: str = "") -> str:
+        path = f"{self._path}/{name}" if name else self._path
+        return f"zookeeper://{self._client.hosts}{path}"
+
+    def read(self, name: str) -> bytes | None:
+        while True:
+            pointer = self._pointer(name)
+            if pointer is None:
+                return None
+            data = self._storage.read(pointer)
+            if data is not None:
+                return data
+            if self._pointer(name) == pointer:
+                raise OSError(
+                    f"{self._storage.location(pointer)} is gone, and ZooKeeper points to it"
+                )
+
+    def write(self, name: str, data: bytes) -> None:
+        fence = self._leading()
+        pointer = f"{name}-{uuid.uuid4().hex}"
+        self._storage.write(pointer, data)
+        try:
+            before = self._point(name, pointer, fence)
+        except FencedError:
+            self._storage.delete(pointer)
+            raise
+        if before is not None and before != pointer:
+            self._discard(before)
+
+    def delete(self, name: str) -> None:
+        fence = self._leading()
+
+        def begin(zk: KazooClient) -> Any:
+            transaction = zk.transaction()
+            transaction.check(fence, -1)
+            transaction.delete(f"{self._path}/{name}")
+            return transaction.commit()
+
+        while (pointer := self._pointer(name)) is not None:
+            if self._committed(begin, fence):
+                self._discard(pointer)
+                return
+
+    def names(self) -> list[str]:
+        def written(zk: KazooClient) -> list[tuple[int, str]]:
+            try:
+                names = zk.get_children(self._path)
+            except NoNodeError:
+                return []
+            stats = {name: zk.exists(f"{self._path}/{name}") for name in names}
+            return [
+                (stat.last_modified_transaction_id, name)
+                for name, stat in stats.items()
+                if stat is not None and stat.data_length > 0  # subdirectories have no data
+            ]
+
+        return [name for _, name in sorted(self._ask(written))]
+
+    def subdirectory(self, name: str) -> ZooKeeperDirectory:
+        path = f"{self._path}/{name}"
+        return ZooKeeperDirectory(self._client, path, self._storage.subdirectory(name), self._fence)
+
+    def delete_all(self) -> None:
+        """Pointers first: what they point to is kept if that fails (SPEC HA-21).  Not fenced."""
+
+        with suppress(NoNodeError):
+            self._ask(lambda zk: zk.delete(self._path, recursive=True))
+        self._storage.delete_all()
+
+    def _leading(self) -> str:
+        fence = self._fence()
+        if fence is None:
+            raise FencedError("this process does not lead, and only a leader changes anything")
+        return fence
+
+    def _pointer(self, name: str) -> str | None:
+        def get(zk: KazooClient) -> str | None:
+            try:
+                data, _ = zk.get(f"{self._path}/{name}")
+            except NoNodeError:
+                return None
+            return bytes(data).decode() or None
+
+        pointer: str | None = self._ask(get)
+        return pointer
+
+    def _point(self, name: str, pointer: str, fence: str) -> str | None:
+        """Returns where it pointed before.
+
+        Raises:
+            FencedError: and it points where it did.
+            OSError: it is unknown where it points.
+        """
+        while True:
+            before = self._pointer(name)
+            if before == pointer:
+                return None  # a call whose answer was lost
+            if self._committed(partial(self._set, name, before is None, pointer, fence), fence):
+                return before
+
+    def _set(self, name: str, is_new: bool, pointer: str, fence: str, zk: KazooClient) -> Any:
+        path = f"{self._path}/{name}"
+        if is_new:
+            zk.ensure_path(self._path)
+        transaction = zk.transaction()
+        transaction.check(fence, -1)
+        if is_new:
+            transaction.create(path, pointer.encode())
+        else:
+            transaction.set_data(path, pointer.encode())
+        return transaction.commit()
+
+    def _committed(self, begin: Callable[[KazooClient], Any], fence: str) -> bool:
+        """False: somebody else was quicker, or it is unknown; look again.
+
+        Raises:
+            FencedError.
+        """
+        try:
+            check_transaction(self._client.blocking(begin))
+        except (BadVersionError, NodeExistsError, NoNodeError, NotEmptyError, *AWAY):
+            if self._ask(lambda zk: zk.exists(fence)) is None:
+                raise FencedError(
+                    "another leader has taken over, or this one's session has expired"
+                ) from None
+            return False
+        except KazooException as error:
+            raise OSError(str(self._client.explain(error))) from error
+        return True
+
+    def _discard(self, pointer: str) -> None:
+        """What nothing points to any more; if it cannot be deleted it harms nobody."""
+        with suppress(OSError):
+            self._storage.delete(pointer)
+
+    def _ask(self, work: Callable[[KazooClient], Any]) -> Any:
+        try:
+            return self._client.ask(work)
+        except NoNodeError:
+            raise
+        except AWAY as error:
+            raise OSError(f"ZooKeeper at {self._client.hosts} does not answer") from error
+        except KazooException as error:
+            raise OSError(str(self._client.explain(error))) from error

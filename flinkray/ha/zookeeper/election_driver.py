@@ -1,0 +1,270 @@
+"""Election by ephemeral, numbered znodes: who has the lowest number leads (the latch of Curator).
+
+Below the path of a component lie
+
+- ``latch/<contender>-<number>``, ephemeral: one for each contender,
+- ``connection_info``, ephemeral, of the leader's session: where it is found.
+
+The leader's own latch is its *fence*: what a leader writes is written in a transaction that checks
+that this very znode is still there, so that one whose session has expired changes nothing, however
+late it wakes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import uuid
+from contextlib import suppress
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    BadVersionError,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+    RolledBackError,
+    RuntimeInconsistency,
+)
+
+from flinkray.core.ids import LeaderSessionID
+from flinkray.ha.elections import ElectionEvents, LeaderElectionDriver, LeaderInformation
+from flinkray.ha.zookeeper.client import AWAY, ZooKeeperClient
+from flinkray.ha.zookeeper.watching import Watching
+
+LATCH = "latch"
+CONNECTION_INFO = "connection_info"
+
+_OVERTAKEN = (
+    BadVersionError,
+    NodeExistsError,
+    NoNodeError,
+    RolledBackError,
+    RuntimeInconsistency,
+)
+"""Somebody else was quicker."""
+
+
+def encode_information(information: LeaderInformation) -> bytes:
+    """JSON, so that ``zkCli get`` shows who leads."""
+    session = information.session_id.hex()
+    return json.dumps({"address": information.address, "session": session}).encode()
+
+
+def decode_information(data: bytes) -> LeaderInformation | None:
+    """None: nothing that a leader of flinkray publishes."""
+    try:
+        read = json.loads(data)
+        return LeaderInformation(str(read["address"]), LeaderSessionID.from_hex(read["session"]))
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+class ZooKeeperElectionDriver(LeaderElectionDriver):
+    """One contender's latch."""
+
+    def __init__(self, client: ZooKeeperClient, component: str) -> None:
+        self._client = client
+        self._path = client.path(component)
+        self._latch: _Latch | None = None
+        self._publishing = asyncio.Lock()
+
+    def start(self, events: ElectionEvents) -> None:
+        self._latch = _Latch(self._client, self._path, events)
+        self._latch.start()
+
+    def has_leadership(self) -> bool:
+        return self._latch is not None and self._latch.fence is not None
+
+    @property
+    def fence(self) -> str | None:
+        """Path of the znode that is there as long as this contender leads; None: it does not."""
+        return None if self._latch is None else self._latch.fence
+
+    async def publish(self, information: LeaderInformation) -> None:
+        data = encode_information(information)
+        async with self._publishing:
+            while (fence := self.fence) is not None:
+                try:
+                    await self._put(fence, data)
+                    return
+                except AWAY:
+                    await self._client.until_connected()
+                except _OVERTAKEN:
+                    if not await self._is_there(fence):
+                        return  # no longer the leader; the latch will hear of it
+
+    async def _put(self, fence: str, data: bytes) -> None:
+        path = f"{self._path}/{CONNECTION_INFO}"
+        stat = await self._client.do(lambda zk: zk.exists_async(path))
+        session = self._client.session
+
+        def begin(zk: KazooClient) -> Any:
+            transaction = zk.transaction()
+            transaction.check(fence, -1)
+            if stat is not None and stat.ephemeralOwner == session:
+                transaction.set_data(path, data, stat.version)
+            else:
+                if stat is not None:  # of an earlier leader, whose session it would end with
+                    transaction.delete(path, stat.version)
+                transaction.create(path, data, ephemeral=True)
+            return transaction.commit_async()
+
+        check_transaction(await self._client.do(begin))
+
+    async def _is_there(self, path: str) -> bool:
+        return bool(await self._client.do(lambda zk: zk.exists_async(path)))
+
+    async def withdraw(self) -> None:
+        path, fence = f"{self._path}/{CONNECTION_INFO}", self.fence
+
+        def begin(zk: KazooClient) -> Any:
+            transaction = zk.transaction()
+            transaction.check(fence, -1)
+            transaction.delete(path)
+            return transaction.commit_async()
+
+        if fence is None:
+            return
+        try:
+            async with self._publishing:
+                check_transaction(await self._client.do(begin))
+        except (*AWAY, *_OVERTAKEN):
+            return  # it is gone, or goes with the session
+
+    async def close(self) -> None:
+        latch, self._latch = self._latch, None
+        if latch is not None:
+            await latch.close()
+
+
+def check_transaction(results: list[Any]) -> None:
+    """Raises the error of the operation because of which a transaction was not made."""
+    errors = [result for result in results if isinstance(result, KazooException)]
+    for error in errors:
+        if not isinstance(error, (RolledBackError, RuntimeInconsistency)):
+            raise error
+    if errors:
+        raise errors[0]
+
+
+class _Latch(Watching):
+    """The znode of one contender: made, and made again after its session expired."""
+
+    def __init__(self, client: ZooKeeperClient, path: str, events: ElectionEvents) -> None:
+        super().__init__(client, events.on_error)
+        self._latches = f"{path}/{LATCH}"
+        self._information = f"{path}/{CONNECTION_INFO}"
+        self._events = events
+        self._name = uuid.uuid4().hex
+        self._lock = threading.Lock()
+        self._fence: str | None = None
+        self._led_before = False
+        """Whether the znode is of a leadership that was lost."""
+        self._told = False
+        """Whether the contender has been told that it leads, and not that it does no longer."""
+        self._fence_told: str | None = None
+
+    @property
+    def fence(self) -> str | None:
+        return self._fence
+
+    def connection_changed(self, is_connected: bool) -> None:
+        """While the server cannot be asked, somebody else may lead already."""
+        with self._lock:
+            self._led_before |= self._fence is not None
+            self._fence = None
+        self.client.to_loop(self._tell)
+
+    async def look(self) -> None:
+        epoch = self.client.epoch
+        if self._led_before:
+            await self._leave()
+        own = await self._own() or await self._join()
+        names = sorted(await self._children(), key=_number)
+        place = names.index(own) if own in names else -1
+        path = f"{self._latches}/{own if place <= 0 else names[place - 1]}"
+        if not await self._watch(path):
+            self._lose()
+            self.wake()
+        elif place > 0:
+            self._lose()
+        elif place == 0:
+            with self._lock:
+                if self.client.epoch == epoch:
+                    self._fence = path
+        self._tell()
+        if self._told:
+            await self._look_at_information()
+
+    async def _leave(self) -> None:
+        """Each grant has a znode of its own: what was begun in an earlier one must not pass."""
+        own = await self._own()
+        if own is not None:
+            with suppress(NoNodeError):  # its session has expired
+                await self.client.do(lambda zk: zk.delete_async(f"{self._latches}/{own}"))
+        self._name = uuid.uuid4().hex
+        self._led_before = False
+
+    def _lose(self) -> None:
+        with self._lock:
+            self._fence = None
+
+    async def _own(self) -> str | None:
+        """Its name among the children.  A znode that was made by a call whose answer was lost is
+        found by it."""
+        of_own = [name for name in await self._children() if name.startswith(self._name)]
+        return of_own[0] if of_own else None
+
+    async def _children(self) -> list[str]:
+        try:
+            children = await self.client.do(lambda zk: zk.get_children_async(self._latches))
+        except NoNodeError:
+            return []
+        return list(children)
+
+    async def _join(self) -> str:
+        path = f"{self._latches}/{self._name}-"
+        made: str = await self.client.do(
+            lambda zk: zk.create_async(path, b"", ephemeral=True, sequence=True, makepath=True)
+        )
+        return made.rpartition("/")[2]
+
+    async def _watch(self, path: str) -> bool:
+        """Whether it is there; looks again when it is no longer."""
+        return bool(await self.client.do(lambda zk: zk.exists_async(path, self.wake)))
+
+    async def _look_at_information(self) -> None:
+        await self._watch(self._information)
+        try:
+            data, _ = await self.client.do(lambda zk: zk.get_async(self._information))
+        except NoNodeError:
+            data = b""
+        self._events.on_information(decode_information(data))
+
+    def _tell(self) -> None:
+        if self._closed:
+            return
+        fence = self._fence
+        if self._told and fence != self._fence_told:
+            self._told, self._fence_told = False, None
+            self._events.on_revoke()
+        if fence is not None and not self._told:
+            self._told, self._fence_told = True, fence
+            self._events.on_grant()
+
+    async def close(self) -> None:
+        """The znode goes, so that the next contender need not wait for the session's end."""
+        await super().close()
+        self._lose()
+        if self.client.is_connected:
+            try:
+                await self._leave()
+            except AWAY:
+                return  # it goes with the session
+
+
+def _number(name: str) -> int:
+    return int(name[-10:])

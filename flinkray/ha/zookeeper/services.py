@@ -1,0 +1,156 @@
+"""High availability services on ZooKeeper: it knows who leads and what counts."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Executor
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+from flinkray.core.ids import JobID, LeaderSessionID
+from flinkray.ha.abstract_services import (
+    BLOBS,
+    CHECKPOINT_POINTERS,
+    JOB_GRAPHS,
+    JOB_RESULTS,
+    AbstractHaServices,
+)
+from flinkray.ha.directory import Directory
+from flinkray.ha.elections import DriverLeaderElection, DriverLeaderRetrievalService
+from flinkray.ha.leadership import LeaderElection, LeaderRetrievalService
+from flinkray.ha.zookeeper.client import ZooKeeperClient
+from flinkray.ha.zookeeper.directory import ZooKeeperDirectory
+from flinkray.ha.zookeeper.election_driver import ZooKeeperElectionDriver
+from flinkray.ha.zookeeper.retrieval_driver import ZooKeeperRetrievalDriver
+
+LEADERS = "leader"
+DISPATCHER = f"{LEADERS}/dispatcher"
+RESOURCE_MANAGER = f"{LEADERS}/resource_manager"
+STORES = "stores"
+
+
+class ZooKeeperHaServices(AbstractHaServices):
+    """One process's part: its session, the elections that it takes part in, and its stores.
+
+    What a store writes is fenced by the election that this object's owner has won: the Dispatcher's
+    for graphs, results and what ended jobs leave, a JobMaster's for its job's checkpoints.
+
+    Below the root lie ``leader/<component>`` and ``stores/…`` of one cluster, and nothing of
+    others.
+
+    Args:
+        client: started, with the cluster's own root.
+        storage: the cluster's directory; holds contents and blobs.
+        executor: runs the blocking work.
+    """
+
+    def __init__(self, client: ZooKeeperClient, storage: Directory, executor: Executor) -> None:
+        super().__init__(executor)
+        self._client = client
+        self._storage = storage
+        self._drivers: dict[str, ZooKeeperElectionDriver] = {}
+        """Of this process's contenders, by component."""
+        self._elections: dict[str, LeaderElection] = {}
+
+    def get_dispatcher_leader_retriever(self) -> LeaderRetrievalService:
+        return self._retriever(DISPATCHER)
+
+    def get_resource_manager_leader_retriever(self) -> LeaderRetrievalService:
+        return self._retriever(RESOURCE_MANAGER)
+
+    def get_job_master_leader_retriever(
+        self,
+        job_id: JobID,
+        default_address: str | None = None,
+        default_session_id: LeaderSessionID | None = None,
+    ) -> LeaderRetrievalService:
+        return self._retriever(_job_master(job_id))
+
+    def get_dispatcher_leader_election(self) -> LeaderElection:
+        return self._election(DISPATCHER)
+
+    def get_resource_manager_leader_election(self) -> LeaderElection:
+        return self._election(RESOURCE_MANAGER)
+
+    def get_job_master_leader_election(self, job_id: JobID) -> LeaderElection:
+        return self._election(_job_master(job_id))
+
+    async def cleanup_job(self, job_id: JobID) -> None:
+        """What this process contends for is left first."""
+        component = _job_master(job_id)
+        election = self._elections.pop(component, None)
+        if election is not None:
+            await election.close()
+        await self._delete(self._client.path(component))
+
+    async def close(self) -> None:
+        """What this process leads is free at once; its elections and retrievals are over."""
+        if not self._closed:
+            await super().close()
+            await self._leave_elections()
+            await self._client.close()
+
+    async def close_and_cleanup_all_data(self) -> None:
+        """Pointers before what they point to: if ZooKeeper fails, nothing else is deleted.
+
+        Raises:
+            KazooException, OSError: something could not be deleted; it can be called again.
+        """
+        await self._leave_elections()
+        await self._delete(self._client.path())
+        loop = asyncio.get_running_loop()
+        for name in (JOB_GRAPHS, JOB_RESULTS, CHECKPOINT_POINTERS, BLOBS):
+            directory = self._storage.subdirectory(name)
+            await loop.run_in_executor(self._executor, directory.delete_all)
+        await self.close()
+
+    def _of_dispatcher(self) -> Directory:
+        return self._fenced_by(DISPATCHER)
+
+    def _of_job_master(self, job_id: JobID) -> Directory:
+        return self._fenced_by(_job_master(job_id))
+
+    def _blobs(self) -> Directory:
+        return self._storage.subdirectory(BLOBS)
+
+    def _fenced_by(self, component: str) -> Directory:
+        def fence() -> str | None:
+            driver = self._drivers.get(component)
+            return None if driver is None else driver.fence
+
+        return ZooKeeperDirectory(self._client, self._client.path(STORES), self._storage, fence)
+
+    def _election(self, component: str) -> LeaderElection:
+        self._check_running()
+
+        def make_driver() -> ZooKeeperElectionDriver:
+            driver = self._drivers[component] = ZooKeeperElectionDriver(self._client, component)
+            return driver
+
+        election = self._elections[component] = DriverLeaderElection(make_driver)
+        return election
+
+    async def _leave_elections(self) -> None:
+        for election in self._elections.values():
+            await election.close()
+
+    def _retriever(self, component: str) -> LeaderRetrievalService:
+        self._check_running()
+        return DriverLeaderRetrievalService(
+            lambda: ZooKeeperRetrievalDriver(self._client, component)
+        )
+
+    async def _delete(self, path: str) -> None:
+        def delete(zk: KazooClient) -> None:
+            try:
+                zk.delete(path, recursive=True)
+            except NoNodeError:
+                return
+
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._executor, lambda: self._client.ask(delete))
+
+
+def _job_master(job_id: JobID) -> str:
+    return f"{LEADERS}/{job_id.hex()}"

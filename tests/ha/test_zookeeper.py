@@ -1,0 +1,561 @@
+"""Elections, retrievals and fenced stores on a real ZooKeeper server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import Executor
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient, KazooState
+
+from flinkray.core.ids import JobID, LeaderSessionID
+from flinkray.core.message import message
+from flinkray.core.schema import stored
+from flinkray.ha import LeaderElection, LeaderElectionError, StoreError, open_directory
+from flinkray.ha.zookeeper import ZooKeeperClient, ZooKeeperError, ZooKeeperHaServices
+from flinkray.ha.zookeeper.election_driver import _Latch
+from flinkray.testing.waiting import eventually
+from tests.ha.recorders import Leader, RecordingContender, RecordingListener, callbacks_delivered
+from tests.zookeeper_server import ZooKeeperEnsemble, ZooKeeperServer
+
+pytestmark = pytest.mark.timeout(120)
+
+JOB = JobID(b"a job of a test.")
+NO_LEADER: Leader = (None, None)
+SESSION_TIMEOUT = 4.0
+"""Seconds; of tests that do not wait for a session to expire."""
+
+
+@stored("tests.ZooKeeperGraph")
+@message
+class Graph:
+    """Stands for a job graph."""
+
+    job_id: JobID
+    text: str = ""
+
+
+MakeServices = Callable[..., Awaitable[ZooKeeperHaServices]]
+
+
+@pytest.fixture
+async def make_services(
+    zookeeper: ZooKeeperServer, root: str, tmp_path: Path, executor: Executor
+) -> AsyncIterator[MakeServices]:
+    """Services of one cluster, each with a session of its own, as in processes of their own."""
+    async with AsyncExitStack() as stack:
+
+        async def make(
+            hosts: str = zookeeper.hosts, timeout: float = SESSION_TIMEOUT
+        ) -> ZooKeeperHaServices:
+            client = ZooKeeperClient(hosts, root, timeout)
+            await client.connect(60)
+            storage = open_directory(str(tmp_path / "storage"))
+            services = ZooKeeperHaServices(client, storage, executor)
+            stack.push_async_callback(services.close)
+            return services
+
+        yield make
+
+
+async def contend(election: LeaderElection) -> RecordingContender:
+    contender = RecordingContender()
+    await election.start_leader_election(contender)
+    return contender
+
+
+async def lead(election: LeaderElection, address: str = "here") -> RecordingContender:
+    """Granted and confirmed."""
+    contender = await contend(election)
+    await granted(contender)
+    await election.confirm_leadership(contender.session_id, address)
+    return contender
+
+
+async def granted(contender: RecordingContender, times: int = 1) -> None:
+    def are() -> bool:
+        return sum(isinstance(event, LeaderSessionID) for event in contender.story) >= times
+
+    await eventually(are, 60, "a grant")
+
+
+async def listen(services: ZooKeeperHaServices) -> RecordingListener:
+    listener = RecordingListener()
+    await services.get_dispatcher_leader_retriever().start(listener)
+    return listener
+
+
+async def told(listener: RecordingListener, leader: Leader, times: int = 1) -> None:
+    await eventually(lambda: listener.leaders.count(leader) >= times, 60, f"{leader} to be told")
+
+
+def expire(services: ZooKeeperHaServices, server: ZooKeeperServer) -> None:
+    """The server ends its session as if it had been silent for too long."""
+    client_id = services._client.blocking(lambda zk: zk.client_id)
+    other = KazooClient(server.hosts, client_id=client_id)
+    other.start()
+    other.stop()
+    other.close()
+
+
+async def test_exactly_one_of_two_contenders_is_granted_and_the_other_when_it_leaves(
+    make_services: MakeServices,
+) -> None:
+    """SPEC HA-01, HA-02, HA-05, HA-10."""
+    services, others = await make_services(), await make_services()
+    listener = await listen(others)
+    first = services.get_dispatcher_leader_election()
+    one = await contend(first)
+    await granted(one)
+    second = others.get_dispatcher_leader_election()
+    other = await contend(second)
+    another_job = await contend(others.get_job_master_leader_election(JOB))
+    await granted(another_job)
+    assert (other.story, listener.leaders) == ([], [])
+
+    await first.confirm_leadership(one.session_id, "one")
+    await told(listener, ("one", one.session_id))
+    later = await listen(services)
+    await told(later, ("one", one.session_id))
+    await first.close()
+    assert one.story == [one.session_id, "revoked"]
+    await told(listener, NO_LEADER)
+    await granted(other)
+    await second.confirm_leadership(other.session_id, "other")
+    await told(listener, ("other", other.session_id))
+    assert listener.leaders == [
+        ("one", one.session_id),
+        NO_LEADER,
+        ("other", other.session_id),
+    ]
+    await second.close()
+    await told(listener, NO_LEADER, 2)
+
+
+async def test_leadership_is_gone_with_the_session_and_comes_back_under_another_id(
+    make_services: MakeServices, zookeeper: ZooKeeperServer, root: str
+) -> None:
+    """SPEC HA-03, HA-12, HA-14."""
+    services, others = await make_services(), await make_services()
+    listener = await listen(others)
+    election = services.get_dispatcher_leader_election()
+    contender = await lead(election, "first")
+    old = contender.session_id
+    await told(listener, ("first", old))
+    assert await election.has_leadership(old)
+    assert not await election.has_leadership(LeaderSessionID.generate())
+
+    expire(services, zookeeper)  # blocks the loop: nothing has been told yet
+    await election.confirm_leadership(old, "late")
+    await granted(contender, 2)
+    new = contender.session_id
+    assert contender.story == [old, "revoked", new]
+    assert new != old
+    await election.confirm_leadership(old, "later still")
+    information = f"/{root}/leader/dispatcher/connection_info"
+    assert not others._client.blocking(lambda zk: zk.exists(information))
+    await election.confirm_leadership(new, "second")
+    await told(listener, ("second", new))
+    assert not await election.has_leadership(old)
+    assert listener.leaders[0] == ("first", old)
+    assert {address for address, _ in listener.leaders} == {"first", "second", None}
+
+
+async def test_loss_counts_before_its_event_is_processed(
+    make_services: MakeServices, zookeeper: ZooKeeperServer
+) -> None:
+    """SPEC HA-12: the loop is busy meanwhile."""
+    services = await make_services()
+    election = services.get_dispatcher_leader_election()
+    contender = await lead(election)
+    connection_lost = False
+
+    def changed(is_connected: bool) -> None:
+        nonlocal connection_lost
+        connection_lost |= not is_connected
+
+    services._client.add_listener(changed)
+    expire(services, zookeeper)
+    while not connection_lost:  # without a turn of the loop
+        services._client.blocking(lambda zk: zk.handler.sleep_func(0.001))
+    assert not await election.has_leadership(contender.session_id)
+    assert contender.story == [contender.session_id]
+    await granted(contender, 2)
+
+
+async def test_the_loser_does_not_touch_what_its_successor_has_published(
+    make_services: MakeServices, zookeeper: ZooKeeperServer
+) -> None:
+    """SPEC HA-09, HA-10."""
+    services, others = await make_services(), await make_services()
+    first, second = (it.get_dispatcher_leader_election() for it in (services, others))
+    one = await lead(first, "one")
+    other = await contend(second)
+    expire(services, zookeeper)
+    await granted(other)
+    await second.confirm_leadership(other.session_id, "other")
+    await eventually(lambda: "revoked" in one.story, 60, "the loss")
+    await first.confirm_leadership(one.session_id, "one again")
+    await first.close()
+    assert one.story.count("revoked") == 1
+    listener = await listen(services)
+    await told(listener, ("other", other.session_id))
+    assert len(listener.leaders) == 1
+    assert await second.has_leadership(other.session_id)
+
+
+async def test_closing_in_flight_is_quiet_and_leaves_the_services_usable(
+    make_services: MakeServices,
+) -> None:
+    """SPEC HA-04, HA-11, HA-15."""
+    services = await make_services()
+    early = services.get_dispatcher_leader_election()
+    contender = await contend(early)
+    await early.close()
+    await early.close()
+    assert contender.story == []
+    with pytest.raises(LeaderElectionError, match="one contender"):
+        await early.start_leader_election(contender)
+    unused = services.get_dispatcher_leader_election()
+    await unused.close()
+    again = services.get_dispatcher_leader_election()
+    await lead(again)
+    with pytest.raises(LeaderElectionError, match="one contender"):
+        await again.start_leader_election(RecordingContender())
+
+
+async def test_what_is_published_is_ephemeral(make_services: MakeServices) -> None:
+    """SPEC HA-19."""
+    services, others = await make_services(), await make_services()
+    await lead(services.get_dispatcher_leader_election())
+    first = await listen(others)
+    await eventually(lambda: len(first.leaders) == 1, 60, "a leader")
+    await services.close()
+    await told(first, NO_LEADER)
+    later = await listen(others)
+    # another znode's change is told after all that was known before
+    other = await lead(others.get_resource_manager_leader_election())
+    resource_managers = RecordingListener()
+    await others.get_resource_manager_leader_retriever().start(resource_managers)
+    await told(resource_managers, ("here", other.session_id))
+    assert later.leaders == []
+
+
+async def test_the_same_leader_is_told_once_and_nobody_after_the_stop(
+    make_services: MakeServices,
+) -> None:
+    """SPEC HA-16."""
+    services, others = await make_services(), await make_services()
+    election = services.get_dispatcher_leader_election()
+    contender = await lead(election)
+    listener, stopped = RecordingListener(), RecordingListener()
+    retriever = others.get_dispatcher_leader_retriever()
+    await retriever.start(stopped)
+    await others.get_dispatcher_leader_retriever().start(listener)
+    await told(stopped, ("here", contender.session_id))
+    await retriever.stop()
+    await election.confirm_leadership(contender.session_id, "here")
+    await election.confirm_leadership(contender.session_id, "there")
+    await told(listener, ("there", contender.session_id))
+    await election.close()
+    await told(listener, NO_LEADER)
+    here, there = (("here", contender.session_id), ("there", contender.session_id))
+    assert listener.leaders == [here, there, NO_LEADER]
+    assert stopped.leaders == [here]
+
+
+async def test_what_somebody_deletes_is_published_again(
+    make_services: MakeServices, root: str
+) -> None:
+    services = await make_services()
+    contender = await lead(services.get_dispatcher_leader_election())
+    listener = await listen(services)
+    await told(listener, ("here", contender.session_id))
+    path = f"/{root}/leader/dispatcher/connection_info"
+    services._client.blocking(lambda zk: zk.delete(path))
+    await told(listener, ("here", contender.session_id), 2)
+    assert contender.story == [contender.session_id]
+
+
+async def test_who_loses_its_latch_leads_no_longer(make_services: MakeServices, root: str) -> None:
+    """And its successor is found in its place, though what it published lives as long as it."""
+    services, others = await make_services(), await make_services()
+    contender = await lead(services.get_dispatcher_leader_election(), "first")
+    election = others.get_dispatcher_leader_election()
+    next_one = await contend(election)
+    path = f"/{root}/leader/dispatcher/latch"
+    await eventually(lambda: len(latches(services, path)) == 2, 60, "two contenders")
+    first, _ = sorted(latches(services, path), key=lambda name: name[-10:])
+    services._client.blocking(lambda zk: zk.delete(f"{path}/{first}"))
+    await granted(next_one)
+    await election.confirm_leadership(next_one.session_id, "second")
+    await eventually(lambda: "revoked" in contender.story, 60, "the loss")
+    assert contender.story == [contender.session_id, "revoked"]
+    listener = await listen(services)
+    await told(listener, ("second", next_one.session_id))
+
+
+def latches(services: ZooKeeperHaServices, path: str) -> list[str]:
+    return services._client.blocking(lambda zk: list(zk.get_children(path)))
+
+
+async def test_who_won_before_the_connection_broke_has_not_won(
+    make_services: MakeServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It breaks while the answer that says so is under way."""
+    services = await make_services()
+    client = services._client
+    watch = _Latch._watch
+    answered = asyncio.Event()
+
+    async def watch_and_lose(latch: _Latch, path: str) -> bool:
+        monkeypatch.undo()
+        answer = await watch(latch, path)
+        client._state_changed(KazooState.SUSPENDED)
+        answered.set()
+        return answer
+
+    monkeypatch.setattr(_Latch, "_watch", watch_and_lose)
+    contender = await contend(services.get_dispatcher_leader_election())
+    await answered.wait()
+    await callbacks_delivered()
+    driver = services._drivers["leader/dispatcher"]
+    assert (driver.fence, contender.story) == (None, [])
+    client._state_changed(KazooState.CONNECTED)
+    await granted(contender)
+
+
+async def test_ten_contenders_lead_one_after_the_other(make_services: MakeServices) -> None:
+    """SPEC HA-18."""
+    watching = await make_services()
+    listener = await listen(watching)
+    left = [await make_services() for _ in range(10)]
+    contenders: dict[str, tuple[ZooKeeperHaServices, RecordingContender]] = {}
+    for number, services in enumerate(left):
+        election = services.get_dispatcher_leader_election()
+        contenders[str(number)] = (services, await contend(election))
+
+        async def confirm(
+            election: LeaderElection, contender: RecordingContender, address: str
+        ) -> None:
+            await granted(contender)
+            await election.confirm_leadership(contender.session_id, address)
+
+        task = asyncio.ensure_future(confirm(election, contenders[str(number)][1], str(number)))
+        services.confirming = task  # type: ignore[attr-defined]
+    leaders: list[str] = []
+    for _ in range(10):
+        await eventually(lambda: listener.leaders and listener.leaders[-1][0], 60, "a leader")
+        address, session_id = listener.leaders[-1]
+        assert address is not None
+        services, contender = contenders[address]
+        assert contender.session_id == session_id
+        leaders.append(address)
+        told_so_far = len(listener.leaders)
+        await services.close()
+        await eventually(
+            lambda so_far=told_so_far: len(listener.leaders) > so_far,  # type: ignore[misc]
+            60,
+            "the next leader, or none",
+        )
+    assert sorted(leaders) == sorted(contenders)
+
+
+@pytest.fixture
+async def own_server() -> AsyncIterator[ZooKeeperServer]:
+    """One that may be stopped."""
+    server = ZooKeeperServer()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
+async def test_a_leader_is_told_again_after_the_server_was_away(
+    zookeeper: ZooKeeperServer, own_server: ZooKeeperServer, make_services: MakeServices
+) -> None:
+    """SPEC HA-17: a listener whose connection is suspended knows of nobody; one that never knew
+    of anybody is told nothing.  Nothing that was begun before can pass for the new grant's."""
+    leading = await make_services(own_server.hosts)
+    watching = await make_services(own_server.hosts)
+    election = leading.get_dispatcher_leader_election()
+    contender = await lead(election, "first")
+    listener = await listen(watching)
+    of_nobody = RecordingListener()
+    await watching.get_resource_manager_leader_retriever().start(of_nobody)
+    await told(listener, ("first", contender.session_id))
+    driver = leading._drivers["leader/dispatcher"]
+    fence = driver.fence
+    assert fence is not None
+
+    own_server.stop()
+    await told(listener, NO_LEADER)
+    await eventually(lambda: "revoked" in contender.story, 60, "the loss")
+    own_server.start()
+    await granted(contender, 2)
+    await election.confirm_leadership(contender.session_id, "second")
+    await told(listener, ("second", contender.session_id))
+    assert of_nobody.leaders == []
+    assert driver.fence not in (None, fence)
+    assert not leading._client.blocking(lambda zk: zk.exists(fence))
+
+
+@pytest.fixture
+async def ensemble() -> AsyncIterator[ZooKeeperEnsemble]:
+    ensemble = ZooKeeperEnsemble()
+    try:
+        ensemble.start()
+        yield ensemble
+    finally:
+        ensemble.close()
+
+
+async def test_an_ensemble_that_loses_its_leader_goes_on(
+    zookeeper: ZooKeeperServer, ensemble: ZooKeeperEnsemble, make_services: MakeServices
+) -> None:
+    services = await make_services(ensemble.hosts)
+    election = services.get_dispatcher_leader_election()
+    contender = await lead(election, "first")
+    store = services.get_job_graph_store(Graph)
+    await store.put_job_graph(Graph(JOB, "before"))
+    ensemble.leader().stop()
+    await granted(contender, 2)
+    assert contender.story[1] == "revoked"
+    await election.confirm_leadership(contender.session_id, "second")
+    assert await store.recover_job_graph(JOB) == Graph(JOB, "before")
+    await store.put_job_graph(Graph(JOB, "after"))
+    listener = await listen(await make_services(ensemble.hosts))
+    await told(listener, ("second", contender.session_id))
+
+
+async def test_nobody_answers(root: str) -> None:
+    client = ZooKeeperClient("127.0.0.1:1", root, SESSION_TIMEOUT)
+    with pytest.raises(ZooKeeperError, match=r"no ZooKeeper server answers at 127\.0\.0\.1:1"):
+        await client.connect(0.2)
+
+
+# --- stores
+
+
+async def test_only_the_leader_writes(make_services: MakeServices) -> None:
+    services = await make_services()
+    store = services.get_job_graph_store(Graph)
+    with pytest.raises(StoreError, match="only a leader"):
+        await store.put_job_graph(Graph(JOB))
+    await lead(services.get_resource_manager_leader_election())
+    with pytest.raises(StoreError, match="only a leader"):
+        await store.put_job_graph(Graph(JOB))
+    await lead(services.get_dispatcher_leader_election())
+    await store.put_job_graph(Graph(JOB, "mine"))
+    others = await make_services()
+    assert await others.get_job_graph_store(Graph).recover_job_graph(JOB) == Graph(JOB, "mine")
+
+
+async def test_a_write_that_was_begun_in_a_leadership_changes_nothing_after_it(
+    make_services: MakeServices,
+    zookeeper: ZooKeeperServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As of a leader that is paused between two of its steps for longer than its session."""
+    services, others = await make_services(), await make_services()
+    one = await lead(services.get_dispatcher_leader_election())
+    store = services.get_job_graph_store(Graph)
+    await store.put_job_graph(Graph(JOB, "first"))
+    other = await contend(others.get_dispatcher_leader_election())
+    taken = others.get_job_graph_store(Graph)
+    directory = store._entries._directory  # type: ignore[attr-defined]
+    write = directory._storage.write
+
+    def write_and_pause(name: str, data: bytes) -> None:
+        write(name, data)
+        expire(services, zookeeper)
+
+    monkeypatch.setattr(directory._storage, "write", write_and_pause)
+    with pytest.raises(StoreError, match="another leader has taken over"):
+        await store.put_job_graph(Graph(JOB, "late"))
+    await granted(other)
+    assert "revoked" in one.story
+    assert await taken.recover_job_graph(JOB) == Graph(JOB, "first")
+    await taken.put_job_graph(Graph(JOB, "second"))
+    with pytest.raises(StoreError):
+        await store.remove_job_graph(JOB)
+    assert await taken.recover_job_graph(JOB) == Graph(JOB, "second")
+    assert len(list((tmp_path / "storage" / "job-graphs").iterdir())) == 1
+
+
+async def test_what_failed_or_was_replaced_is_deleted_and_the_pointed_to_never(
+    make_services: MakeServices, tmp_path: Path
+) -> None:
+    """SPEC HA-25."""
+    services = await make_services()
+    await lead(services.get_dispatcher_leader_election())
+    store = services.get_job_graph_store(Graph)
+    contents = tmp_path / "storage" / "job-graphs"
+    for text in ("one", "two", "three"):
+        await store.put_job_graph(Graph(JOB, text))
+        assert len(list(contents.iterdir())) == 1
+    other = JobID(b"0" * 16)
+    await store.put_job_graph(Graph(other))
+    assert await store.get_job_ids() == tuple(sorted((JOB, other)))
+    await store.remove_job_graph(JOB)
+    await store.remove_job_graph(JOB)
+    assert await store.get_job_ids() == (other,)
+    assert len(list(contents.iterdir())) == 1
+
+
+async def test_nothing_is_written_while_the_server_is_away_and_all_is_there_afterwards(
+    own_server: ZooKeeperServer, make_services: MakeServices
+) -> None:
+    services = await make_services(own_server.hosts)
+    contender = await lead(services.get_dispatcher_leader_election())
+    store = services.get_job_graph_store(Graph)
+    await store.put_job_graph(Graph(JOB, "before"))
+    own_server.stop()
+    await eventually(lambda: "revoked" in contender.story, 60, "the loss")
+    with pytest.raises(StoreError):
+        await store.put_job_graph(Graph(JOB, "meanwhile"))
+    own_server.start()
+    await granted(contender, 2)
+    assert await store.recover_job_graph(JOB) == Graph(JOB, "before")
+    await store.put_job_graph(Graph(JOB, "after"))
+    assert await store.recover_job_graph(JOB) == Graph(JOB, "after")
+
+
+async def test_cleaning_up_removes_exactly_this_clusters(
+    make_services: MakeServices, zookeeper: ZooKeeperServer, root: str, tmp_path: Path
+) -> None:
+    """SPEC HA-21."""
+    services = await make_services()
+    await lead(services.get_dispatcher_leader_election())
+    await lead(services.get_job_master_leader_election(JOB))
+    await services.get_job_graph_store(Graph).put_job_graph(Graph(JOB))
+    (tmp_path / "storage" / "somebody else's").write_text("stays")
+    other = ZooKeeperClient(zookeeper.hosts, f"{root}-2", SESSION_TIMEOUT)
+    await other.connect(60)
+    try:
+        other.blocking(lambda zk: zk.create(other.path("kept"), makepath=True))
+        assert other.blocking(lambda zk: zk.exists(f"/{root}/leader/{JOB.hex()}"))
+        await services.cleanup_job(JOB)
+        assert not other.blocking(lambda zk: zk.exists(f"/{root}/leader/{JOB.hex()}"))
+        await services.close_and_cleanup_all_data()
+        assert not other.blocking(lambda zk: zk.exists(f"/{root}"))
+        assert other.blocking(lambda zk: zk.exists(other.path("kept")))
+    finally:
+        await other.close()
+    left = {path.name for path in (tmp_path / "storage").rglob("*") if path.is_file()}
+    assert left == {"somebody else's"}
+
+
+async def test_closing_keeps_everything(make_services: MakeServices) -> None:
+    services = await make_services()
+    await lead(services.get_dispatcher_leader_election())
+    await services.get_job_graph_store(Graph).put_job_graph(Graph(JOB, "kept"))
+    await services.close()
+    next_one = await make_services()
+    await lead(next_one.get_dispatcher_leader_election())
+    assert await next_one.get_job_graph_store(Graph).recover_job_graph(JOB) == Graph(JOB, "kept")
