@@ -93,8 +93,8 @@ class DispatcherGateway(FencedRpcGateway):
     @ask_timeout(None)
     async def take_snapshot(self, job_id: JobID, request: SnapshotRequest) -> SnapshotTaken:
         """Have a savepoint or a checkpoint taken, once for each trigger id, whichever JobMasters
-        and Dispatchers die meanwhile; answered when it is complete, and the job has finished if it
-        is to.
+        and Dispatchers die meanwhile; answered when it is complete, and, if it is to end the job,
+        when it is stored that it has finished.
 
         Raises:
             JobNotFoundError.

@@ -196,7 +196,7 @@ class JobMasterGateway(CoordinatorListenerGateway, KvStateRegistryGateway, KvSta
         self, dispatcher_id: DispatcherId, request: SnapshotRequest
     ) -> SnapshotTaken:
         """Take a savepoint or a checkpoint, once for each trigger id; answered when it is complete,
-        and the job has finished if it is to.
+        and, if it is to end the job, when the Dispatcher has stored that it has finished.
 
         Raises:
             CheckpointError: it is not taken.

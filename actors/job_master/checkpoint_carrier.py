@@ -202,6 +202,11 @@ class CheckpointCarrier:
         _set(self._end_is_stored)
         await self.closed
 
+    async def until_end_is_stored(self) -> None:
+        """Before that, a JobMaster that comes after this one goes on from the last checkpoint, or
+        from the savepoint that the job has ended with."""
+        await asyncio.shield(self._end_is_stored)
+
     def _replaced(self, cause: str) -> None:
         """Whatever this JobMaster does from now on, it does to another's checkpoints."""
         log.warning("job %s: this JobMaster ends: %s", self._job_id, cause)

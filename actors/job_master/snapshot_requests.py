@@ -126,6 +126,7 @@ class SnapshotRequests:
         taken = SnapshotTaken(finished.path, finished.without_uid)
         if request.kind.stops_the_job:
             self._stopped = request.trigger_id, taken.path
+            await self._checkpoints.until_end_is_stored()
         if taken.without_uid and directory is not None:
             log.warning(
                 "job %s: savepoint %s has state of operators without a uid: %s",

@@ -3,6 +3,7 @@ savepoint can be started from, and each record counts once."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from flinkray.actors.job_master import endpoint as job_master
 from flinkray.actors.job_master import stored_checkpoints
+from flinkray.actors.job_master.job_end import report_end
 from flinkray.checkpoint.errors import CheckpointStorageError
 from flinkray.checkpoint.storage import find_checkpoints, read_whole, write_metadata
 from flinkray.client import JobHandle
@@ -144,3 +147,37 @@ def test_a_savepoint_is_whole_or_none_whoever_dies(
     again = HalfWay(cluster.client, tmp_path / "again", savepoint=path)
     again.go_on()
     assert is_right(list(again.results))
+
+
+def test_a_stop_is_answered_when_nobody_goes_on_from_its_savepoint_any_more(
+    cluster: ThreadedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E2E-06: the JobMaster dies when its job has ended and the Dispatcher has not stored that.
+    The stop had been answered, the next JobMaster went on from the savepoint, and a job that was
+    resumed from there did everything a second time."""
+    has_ended = threading.Event()
+
+    async def killed_first(*end: Any) -> bool:
+        if has_ended.is_set():
+            return await report_end(*end)
+        for _ in range(100):  # whoever was answered before has the answer
+            await asyncio.sleep(0)
+        has_ended.set()
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError("it is killed before")
+
+    monkeypatch.setattr(job_master, "report_end", killed_first)
+    program = HalfWay(cluster.client, tmp_path)
+    with ThreadPoolExecutor() as threads:
+        shown = threads.submit(list, program.results)
+        program.take_checkpoints()
+        stopping = program.job.stop_with_savepoint_async(str(tmp_path / "savepoints"))
+        taken = cluster.client.start(stopping)
+        assert has_ended.wait(30)
+        cluster.crash_all("JobMaster")
+        path = taken.result(60)
+        status = program.job.status()
+        program.go_on()
+        assert shown.result(60) == []
+    assert status is JobStatus.FINISHED
+    assert program.job.result(60).savepoint == path
