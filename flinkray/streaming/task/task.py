@@ -310,6 +310,12 @@ class StreamTask:
             and any(operator.awaits_checkpoint for _, operator in self.operators)
         )
 
+    @property
+    def is_stopping(self) -> bool:
+        """It has taken part in the savepoint that the job ends with: neither its source nor its
+        timers have anything to do any more."""
+        return self._stopping_with is not None and not self.has_ended
+
     def _read_ends(self) -> bool:
         """Behind the savepoint that the job ends with, nothing else comes.  Who does not read them
         would keep those waiting whose results they are."""

@@ -147,6 +147,8 @@ class TaskLoop:
 
     def _longest_wait(self) -> float:
         """Seconds; -1: until the signal."""
+        if self._task.is_stopping:
+            return -1
         now = self._clock.time()
         at = math.inf
         deadline = self._task.time_service.next_deadline()

@@ -15,6 +15,7 @@ from flinkray.streaming.checkpoint.subtask_checkpoints import (
     CheckpointResponder,
 )
 from flinkray.streaming.errors import StreamError
+from flinkray.streaming.network import Signal
 from flinkray.streaming.operators.operator import (
     OperatorContext,
     OperatorStateCapture,
@@ -33,6 +34,7 @@ from flinkray.streaming.records.elements import (
 from flinkray.streaming.records.in_flight import InFlight, Settled
 from flinkray.streaming.records.partitioners import ForwardPartitioner
 from flinkray.streaming.task.task import StreamTask, StreamTaskInput
+from flinkray.streaming.task.task_loop import TaskLoop
 from flinkray.streaming.time.time_service import ProcessingTimeService
 from flinkray.testing.manual_clock import ManualClock
 
@@ -409,6 +411,26 @@ def test_nothing_is_processed_after_a_savepoint_that_the_job_ends_with() -> None
     assert running.task.finished
     assert running.operator.told == [3, 4]
     assert running.seen(4) == [1]
+
+
+def test_a_task_looks_at_no_clock_while_the_savepoint_is_stored_that_the_job_ends_with() -> None:
+    """A timer that was due and did not fire, or a source that had records, kept the processor
+    busy."""
+    running, waits = Running(), []
+
+    class Woken(Signal):
+        def wait(self, timeout: float = -1) -> bool:
+            waits.append(timeout)
+            running.task.mailbox.put(partial(running.task.notify_checkpoint_complete, 4))
+            running.put(0, END_OF_INPUT)
+            return True
+
+    running.put(0, Barrier(4, 0, savepoint=True, stops=True))
+    running.run()
+    clock = running.task.time_service.clock
+    running.task.time_service.schedule(int(clock.time() * 1000) - 1, lambda _: None)
+    TaskLoop(running.task, Woken(), clock, lambda: None).run()
+    assert waits == [-1]
 
 
 def test_operators_finish_before_a_savepoint_that_drains() -> None:
