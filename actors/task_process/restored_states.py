@@ -38,6 +38,12 @@ class StateNotReadError(TaskError):
         """It will not be there another time either; otherwise storage may be away."""
         return isinstance(self.__cause__, _LOST)
 
+    @property
+    def is_refused(self) -> bool:
+        """As long as nobody changes something, the storage answers the same."""
+        cause = self.__cause__
+        return isinstance(cause, CheckpointStorageError) and not cause.retryable
+
 
 def read_states(
     state: TaskState, operators: Operators, check: Callable[[], None]

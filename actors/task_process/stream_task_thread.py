@@ -296,7 +296,7 @@ class StreamTaskRun:
         except TaskCancelledError:
             raise
         except StateNotReadError as error:
-            if self._is_from_savepoint:
+            if self._is_from_savepoint and error.is_refused:
                 raise SuppressRestartsError(str(error)) from error
             if error.is_lost:
                 raise SuppressRestartsError(

@@ -190,7 +190,7 @@ class RestoredTask:
     state: TaskState | None
     """None: it has none in that checkpoint."""
     is_savepoint: bool = False
-    """It is none of the job's own: what cannot be read of it will not be another time either."""
+    """It is none of the job's own: what does not fit it will not fit another time either."""
 
 
 @message
