@@ -24,13 +24,25 @@ class Written:
 
 
 @dataclass(frozen=True)
+class Fired:
+    """What the job says of a key when event time ends."""
+
+    key: int
+    count: int
+    """Of its records since it was said last."""
+
+
+Result = Written | Fired
+
+
+@dataclass(frozen=True)
 class Transaction:
     """What a sink has written between two checkpoints."""
 
     name: str
     checkpoint_id: int
     """With which, or with a later one, it is to be committed; 0: that is told later."""
-    records: tuple[Written, ...]
+    records: tuple[Result, ...]
 
 
 class ExternalSystem:
@@ -38,7 +50,7 @@ class ExternalSystem:
 
     def __init__(self, simulation: Simulation, *, is_exactly_once: bool) -> None:
         self._simulation = simulation
-        self._is_exactly_once = is_exactly_once
+        self.is_exactly_once = is_exactly_once
         self.prepared: dict[str, Transaction] = {}
         self.committed: dict[tuple[int, int], str] = {}
         """Split and number of each record -> the transaction."""
@@ -51,7 +63,10 @@ class ExternalSystem:
         """Id of the latest checkpoint that is."""
         self._latest: dict[tuple[int, int], int] = {}
         """Of a split and a key, the number of the last record."""
-        self._counts: dict[int, int] = {}
+        self.counts: dict[int, int] = {}
+        """How many records of each key are committed."""
+        self.fired: dict[int, int] = {}
+        """Of how many the ends of event time have told; at most of those that are committed."""
 
     @staticmethod
     def _may(transaction: Transaction) -> None:
@@ -94,11 +109,20 @@ class ExternalSystem:
             name,
         )
         for record in transaction.records:
-            self._add(record, name)
+            if isinstance(record, Fired):
+                self._fire(record)
+            else:
+                self._add(record, name)
+
+    def _fire(self, fired: Fired) -> None:
+        total = self.fired[fired.key] = self.fired.get(fired.key, 0) + fired.count
+        committed = self.counts.get(fired.key, 0)
+        if self.is_exactly_once and total > committed:
+            self.violated(f"{fired}: {total} of {committed} records were told of")
 
     def _add(self, record: Written, name: str) -> None:
         known = self.committed.setdefault((record.split, record.number), name)
-        if not self._is_exactly_once:
+        if not self.is_exactly_once:
             return
         if known != name:
             self.violated(f"{record} is committed twice: by {known} and by {name}")
@@ -106,10 +130,10 @@ class ExternalSystem:
         if record.number <= latest:
             self.violated(f"{record} is committed after number {latest}")
         self._latest[record.split, record.key] = record.number
-        count = self._counts.get(record.key, 0) + 1
+        count = self.counts.get(record.key, 0) + 1
         if record.count != count:
             self.violated(f"{record} is number {count} of its key: it was counted otherwise")
-        self._counts[record.key] = count
+        self.counts[record.key] = count
 
     def violated(self, what: str) -> None:
         """Ends the run; what is raised in a task would only fail that."""

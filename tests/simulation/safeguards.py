@@ -17,7 +17,10 @@ from unittest.mock import patch
 from flinkray.actors.dispatcher import job_cleanup, job_master_supervision
 from flinkray.actors.dispatcher.endpoint import Dispatcher
 from flinkray.actors.gateways.messages import JobMasterToDispatcherRegistrationSuccess
+from flinkray.actors.gateways.snapshots import SnapshotType
 from flinkray.actors.job_master import endpoint as job_master
+from flinkray.actors.job_master import snapshot_requests
+from flinkray.actors.job_master.checkpoint_carrier import CheckpointCarrier
 from flinkray.actors.job_master.slot_pool_connection import SlotPoolConnection
 from flinkray.actors.job_master.stored_checkpoints import StoredCheckpoints
 from flinkray.actors.job_master.task_deployer import TaskDeployer
@@ -30,6 +33,7 @@ from flinkray.actors.task_executor.resource_manager_registration import Resource
 from flinkray.actors.task_executor.slot_offering import SlotOffering
 from flinkray.actors.task_executor.task_execution import TaskExecution
 from flinkray.actors.task_executor.task_results import TaskResults
+from flinkray.actors.task_process import stream_task_thread
 from flinkray.actors.task_process.endpoint import TaskProcess
 from flinkray.actors.task_process.split_client import SplitClient
 from flinkray.checkpoint import state_files
@@ -45,6 +49,7 @@ from flinkray.rpc import HeartbeatManager, RegisteredRpcConnection, RpcEndpoint
 from flinkray.rpc.liveness import registration
 from flinkray.rpc.serving import dispatch
 from flinkray.rpc.wire.envelope import TELL, unpack_request
+from flinkray.scheduler.checkpoints.properties import CheckpointProperties, synchronous_savepoint
 from flinkray.scheduler.checkpoints.shared_state_registry import SharedStateRegistry
 from flinkray.scheduler.job.transitions import CheckpointIsStored
 from flinkray.scheduler.slots.slot_ledger import SlotLedger
@@ -643,6 +648,28 @@ def _keeps_what_is_new(capture: Any) -> Any:
     return captured
 
 
+def _ends_uncommitted() -> AbstractContextManager[object]:
+    class Uncommitted(stream_task.StreamTask):
+        """It ends as soon as the savepoint is complete that its job ends with."""
+
+        def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+            if self._is_stopping_with(checkpoint_id):
+                self._is_stopped = True
+            else:
+                super().notify_checkpoint_complete(checkpoint_id)
+
+        @property
+        def awaits_checkpoint(self) -> bool:
+            return not self._is_stopped and super().awaits_checkpoint
+
+    return patch.object(stream_task_thread, "StreamTask", Uncommitted)
+
+
+def _drains_nothing() -> AbstractContextManager[object]:
+    plain = synchronous_savepoint(is_drain=False)
+    return patch.dict(snapshot_requests._PROPERTIES, {SnapshotType.TERMINATE_WITH_SAVEPOINT: plain})
+
+
 CHECKPOINTS: dict[str, Safeguard] = {
     "alignment": Safeguard(
         "a task takes its snapshot before it reads on in a channel that has brought the barrier",
@@ -679,6 +706,22 @@ CHECKPOINTS: dict[str, Safeguard] = {
     "checkpoints kept until the end is stored": Safeguard(
         "the checkpoints of a job that has ended are deleted when the Dispatcher has stored that",
         _skip(StoredCheckpoints, "hold"),
+    ),
+    "savepoints are not subsumed": Safeguard(
+        "what a job was started from stays when it has a checkpoint of its own",
+        _replace(CheckpointProperties, "is_discarded_when_subsumed", True),
+    ),
+    "stops answered after the end": Safeguard(
+        "a stop is answered when the Dispatcher has stored how the job has ended",
+        _skip(CheckpointCarrier, "until_end_is_stored"),
+    ),
+    "committed before a stop": Safeguard(
+        "tasks commit what the savepoint covers that they end with",
+        _ends_uncommitted,
+    ),
+    "drained before a stop": Safeguard(
+        "event time ends before a savepoint that drains",
+        _drains_nothing,
     ),
     "pointers of dead JobMasters": Safeguard(
         "the Dispatcher forgets the checkpoints of a job that has ended",

@@ -1,6 +1,10 @@
 """A streaming job that is exactly once, while everything goes wrong.
 
-What must hold at every step, :class:`~tests.simulation.streaming_world.StreamingWorld` and the
+In some seeds savepoints are taken of it, and it is stopped and resumed
+(:mod:`tests.simulation.job_user`).
+
+What must hold at every step, :class:`~tests.simulation.streaming_world.StreamingWorlds`,
+:class:`~tests.simulation.stored_checkpoints.StoredCheckpoints` and the
 :class:`~tests.simulation.external_system.ExternalSystem` ask.  Besides, when the faults are over,
 
 - within :data:`BOUND` seconds the job finishes, and every record is committed;
@@ -11,12 +15,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
-from flinkray.core.errors import DuplicateJobSubmissionError, FlinkRayError, RpcError
-from flinkray.core.ids import JobID
+from flinkray.core.job_options import CHECKPOINTING_RETENTION
 from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.reports.job_info import JobResult
 from flinkray.scheduler.shared.states import JobStatus
@@ -25,11 +26,11 @@ from flinkray.testing.simulation import Simulation
 from flinkray.testing.simulation.calls import observed_calls
 from flinkray.testing.simulation.seeds import stream
 from tests.simulation.external_system import ExternalSystem
+from tests.simulation.job_user import JobUser
+from tests.simulation.stored_checkpoints import StoredCheckpoints
 from tests.simulation.streaming_program import SINKS, Program, job_graph
-from tests.simulation.streaming_world import StreamingWorld
+from tests.simulation.streaming_world import StreamingWorlds
 from tests.simulation.whole_cluster import BRIEF_FAULTS, CONFIGURATION, NODE
-
-T = TypeVar("T")
 
 BOUND = 120.0
 CLEANING = 60.0
@@ -44,6 +45,9 @@ FAULTS = replace(
     since=0.5,
     until=7.0,
 )
+
+_WITH_SAVEPOINTS = 0.3
+"""Share of the seeds."""
 
 _CONFIGURATION = {**CONFIGURATION, "taskmanager.prestarted-task-processes": "1"}
 
@@ -73,7 +77,7 @@ class StreamingJob:
         if self.is_exactly_once and random.random() < 0.4:
             settings["unaligned.enabled"] = "true"
             settings["aligned-checkpoint-timeout"] = random.choice(("0 ms", "50 ms"))
-        return Program(
+        program = Program(
             sources=random.choice((1, 2, 2)),
             counters=random.randint(1, 2),
             splits=random.randint(6, 12),
@@ -89,6 +93,22 @@ class StreamingJob:
             },
             sink=stream(self.simulation.seed, "sink").choice(SINKS),
         )
+        return self._with_savepoints(program) if self.takes_savepoints else program
+
+    @property
+    def takes_savepoints(self) -> bool:
+        """Whether somebody does, and stops and resumes the job."""
+        return stream(self.simulation.seed, "savepoints").random() < _WITH_SAVEPOINTS
+
+    def _with_savepoints(self, program: Program) -> Program:
+        """The same with less records, as they go through several jobs."""
+        retention = {CHECKPOINTING_RETENTION.key: "RETAIN_ON_CANCELLATION"}
+        return replace(
+            program,
+            splits=max(program.splits // 2, 4),
+            has_windows=True,
+            configuration={**program.configuration, **retention},
+        )
 
     async def run(self) -> None:
         """Start a cluster, run the job, and see that all ends well."""
@@ -99,17 +119,19 @@ class StreamingJob:
         nodes = [NODE] * len(simulation.nodes)
         self.cluster = SimulatedCluster(simulation, *nodes, configuration=_CONFIGURATION)
         graph = job_graph(program)
-        self.world = StreamingWorld(simulation, graph, self.external)
-        simulation.always(self.world.check)
-        simulation.listeners.append(self.world.process_changed)
-        with observed_calls(self.world):
+        stored = StoredCheckpoints(simulation.disk(), self.external.violated)
+        self.worlds = StreamingWorlds(simulation, self.external, stored)
+        self.user = JobUser(simulation, self.cluster, self.worlds, self.external, stored)
+        simulation.always(self.worlds.check)
+        simulation.listeners.append(self.worlds.process_changed)
+        with observed_calls(self.worlds):
             await self._run(program, graph)
 
     async def _run(self, program: Program, graph: JobGraph) -> None:
         simulation = self.simulation
         await self.cluster.start()
         deadline = max(simulation.now, simulation.faults.until) + BOUND
-        playing = asyncio.ensure_future(self._play(graph))
+        playing = asyncio.ensure_future(self._play(program, graph))
         if simulation.faults.until < math.inf:
             failing = asyncio.ensure_future(self._fail_now_and_then())
             await simulation.quiet()
@@ -121,17 +143,20 @@ class StreamingJob:
         assert result.status is JobStatus.FINISHED, result
         missing = program.all_records - set(self.external.committed)
         assert not missing, f"never committed: {sorted(missing)}"
-        await self._see_all_gone(graph.job_id)
+        if program.has_windows and self.is_exactly_once:
+            assert self.external.fired == self.external.counts, "a window has not fired"
+        await self._see_all_gone()
 
-    async def _see_all_gone(self, job_id: JobID) -> None:
+    async def _see_all_gone(self) -> None:
         deadline = self.simulation.now + CLEANING
-        while left := self.world.leftovers(job_id):
+        while left := self.worlds.leftovers():
             assert self.simulation.now < deadline, f"files are left: {left}"
             await asyncio.sleep(0.5)
 
     def _progress(self, program: Program) -> str:
         done, all_records = len(self.external.committed), len(program.all_records)
-        return f"{done} of {all_records} records are committed, {[*self.world.completed]} completed"
+        completed = [[*world.completed] for world in self.worlds.of_jobs]
+        return f"{done} of {all_records} records are committed, {completed} completed"
 
     async def _fail_now_and_then(self) -> None:
         """The external system."""
@@ -142,21 +167,7 @@ class StreamingJob:
             await asyncio.sleep(2.0 * random.random())
             self.external.failing = 0.0
 
-    async def _play(self, graph: JobGraph) -> JobResult:
-        async def submit() -> None:
-            try:
-                await self.cluster.submit(graph)
-            except DuplicateJobSubmissionError:
-                return
-
-        await self._insist(submit)
-        return await self._insist(lambda: self.cluster.result(graph.job_id))
-
-    async def _insist(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Until it succeeds."""
-        while True:
-            try:
-                return await call()
-            except (RpcError, FlinkRayError) as error:
-                self.simulation.tell("tried again: %s", error)
-                await asyncio.sleep(0.2)
+    async def _play(self, program: Program, graph: JobGraph) -> JobResult:
+        if self.takes_savepoints:
+            return await self.user.stop_and_resume(program, graph)
+        return await self.user.run(graph)

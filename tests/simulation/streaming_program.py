@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 from flinkray.core.clock import Clock
 from flinkray.core.ids import random_bytes
+from flinkray.core.job_options import CHECKPOINTING_UNALIGNED, STATE_RECOVERY_PATH
 from flinkray.datastream import (
     Configuration,
     KeyedProcessFunction,
@@ -51,9 +52,11 @@ from flinkray.streaming.sources.source import (
 from flinkray.testing.simulation import Simulation
 from flinkray.testing.simulation.seeds import stream
 from flinkray.testing.simulation.step_threads import pause_thread
-from tests.simulation.external_system import ExternalSystem, Transaction, Written
+from tests.simulation.external_system import ExternalSystem, Fired, Result, Transaction, Written
 
 KEYS = 5
+END_OF_WINDOW = 10**12
+"""Event time of a timer that fires when the input has ended, or is drained."""
 SINKS = ("operator", "sink", "sink in order")
 """An operator of its own; a sink with a committer behind each writer, which fails where it cannot
 commit; one with a single committer, which tries again."""
@@ -78,6 +81,18 @@ class Program:
     configuration: dict[str, str]
     sink: str = "operator"
     """Which of :data:`SINKS` writes the transactions."""
+    has_windows: bool = False
+    """Whether the records of each key are counted until event time ends, too."""
+
+    @property
+    def is_unaligned(self) -> bool:
+        """Whether its checkpoints may have data in flight."""
+        return self.configuration.get(CHECKPOINTING_UNALIGNED.key) == "true"
+
+    def started_from(self, location: str) -> Program:
+        """The same, that goes on from a savepoint or a checkpoint."""
+        start = {STATE_RECOVERY_PATH.key: location}
+        return replace(self, configuration={**self.configuration, **start})
 
     @property
     def all_records(self) -> set[tuple[int, int]]:
@@ -190,6 +205,23 @@ class Counting(KeyedProcessFunction[Any, Any, Any]):
         yield Written(split, number, key_of(value), count)
 
 
+class CountingInWindows(Counting):
+    """Tells, at the end of event time, how many records of a key have come since it told last."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        super().open(runtime_context)
+        self._open = runtime_context.get_state(ValueStateDescriptor("open", Types.LONG()))
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Any:
+        yield from super().process_element(value, ctx)
+        self._open.update((self._open.value() or 0) + 1)
+        ctx.timer_service().register_event_time_timer(END_OF_WINDOW)
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Any:
+        yield Fired(ctx.get_current_key(), self._open.value() or 0)
+        self._open.clear()
+
+
 def key_of(record: tuple[int, int]) -> int:
     """Keys have records of all splits."""
     split, number = record
@@ -205,7 +237,7 @@ class TransactionOperator(StreamOperator):
 
     def open(self) -> None:
         self._external: ExternalSystem = Simulation.current().belongings[ExternalSystem]
-        self._records: list[Written] = []
+        self._records: list[Result] = []
         restored: list[Transaction] = list(self.operator_state.list_state(_PENDING).get())
         self._pending: list[Transaction] = []
         self._commit(restored)
@@ -260,7 +292,7 @@ class TransactionWriter(StatefulSinkWriter[str, None]):
     def __init__(self, subtask: int) -> None:
         self._external: ExternalSystem = Simulation.current().belongings[ExternalSystem]
         self._subtask = subtask
-        self._records: list[Written] = []
+        self._records: list[Result] = []
         self._prepared: list[str] = []
         """Since the last checkpoint."""
 
@@ -313,7 +345,8 @@ def job_graph(program: Program) -> JobGraph:
     source = RecordSource(program.splits, program.records, program.longest_pause)
     records = env.from_source(source, WatermarkStrategy.no_watermarks(), "records")
     records.set_parallelism(program.sources).uid("records")
-    counted = records.key_by(key_of).process(Counting(program.longest_work, program.failures))
+    function = CountingInWindows if program.has_windows else Counting
+    counted = records.key_by(key_of).process(function(program.longest_work, program.failures))
     counted.set_parallelism(program.counters).uid("count")
     if program.sink == "operator":
         sink = counted.end_with("transactions", TransactionOperator())

@@ -1,4 +1,4 @@
-"""What must hold of a streaming job's checkpoints at every step, whatever goes wrong.
+"""What must hold of the checkpoints of one streaming job at every step, whatever goes wrong.
 
 What is durable is what the disk would have if its power went now.
 
@@ -7,18 +7,13 @@ What is durable is what the disk would have if its power went now.
 - A completed checkpoint has the state that each task has acknowledged, or the task had finished.
   Its files are durable, and what they were when they were acknowledged, as long as it is retained.
   The latest one is retained until it is durable how the job has ended.
-- Nothing is committed that no durable checkpoint covers.
 """
 
 from __future__ import annotations
 
-from zlib import crc32
-
-from flinkray.checkpoint import locations
-from flinkray.checkpoint.handles import FileState, OperatorSubtaskState, TaskState
+from flinkray.checkpoint.handles import TaskState
 from flinkray.checkpoint.metadata import CheckpointMetadata
-from flinkray.checkpoint.storage import _with_paths
-from flinkray.core.ids import JobID, JobVertexID
+from flinkray.core.ids import JobVertexID
 from flinkray.ha.checkpoint_stores import CheckpointCount, CompletedCheckpointPointer
 from flinkray.ha.directory import UNFINISHED
 from flinkray.ha.entries import decode_entry
@@ -28,17 +23,26 @@ from flinkray.testing.simulation import Simulation
 from flinkray.testing.simulation.calls import CallObserver, ObservedCall
 from flinkray.testing.simulation.process import SimulatedProcess
 from tests.simulation.external_system import ExternalSystem, Transaction
+from tests.simulation.stored_checkpoints import StoredCheckpoints
 
 
 class StreamingWorld(CallObserver):
     """Of one job.  What is violated it tells the external system, which ends the run."""
 
-    def __init__(self, simulation: Simulation, graph: JobGraph, external: ExternalSystem) -> None:
+    def __init__(
+        self,
+        simulation: Simulation,
+        graph: JobGraph,
+        external: ExternalSystem,
+        stored: StoredCheckpoints,
+    ) -> None:
         self._simulation = simulation
         self._graph = graph
         self._external = external
+        self._stored = stored
         self._disk = simulation.disk()
-        job = graph.job_id.hex()
+        self.job_id = graph.job_id
+        job = self.job_id.hex()
         self._pointers = f"cluster/checkpoint-pointers/{job}/"
         self._result = f"cluster/job-results/{job}"
         self._count = 0
@@ -46,16 +50,13 @@ class StreamingWorld(CallObserver):
         self._retained: dict[str, CheckpointMetadata] = {}
         """By the path of the pointer."""
         self._acknowledged: dict[int, dict[tuple[JobVertexID, int], TaskState | None]] = {}
-        self._contents: dict[str, int] = {}
-        """Checksums of files when they were acknowledged."""
         self._triggered_by: dict[int, SimulatedProcess] = {}
         self.completed: dict[int, None] = {}
         """Ids of durable checkpoints, in order."""
+        self.is_cancelled = False
         self.has_excuse = False
         """Whether a process has died before the job's end, or its JobMaster before it had deleted
         what there was, or the storage has failed."""
-        external.may_commit = self._may_commit
-        external.latest_completed = self._latest_completed
 
     def process_changed(self, process: SimulatedProcess) -> None:
         """One has come or gone, or was taken for dead."""
@@ -70,11 +71,12 @@ class StreamingWorld(CallObserver):
     def begins(self, call: ObservedCall) -> None:
         if call.method == "tasks_reported" and call.receiver.kind == "TaskExecutor":
             for report in call.arguments[1]:
-                if isinstance(report, AcknowledgeCheckpoint):
+                if isinstance(report, AcknowledgeCheckpoint) and report.job_id == self.job_id:
                     self._acknowledges(report)
         elif call.method == "order_checkpoint" and call.receiver.kind == "TaskExecutor":
+            is_own = call.arguments[0] == self.job_id
             for order in call.arguments:
-                if isinstance(order, TriggerCheckpoint):
+                if isinstance(order, TriggerCheckpoint) and is_own:
                     by = self._triggered_by.setdefault(order.checkpoint_id, call.sender)
                     if by is not call.sender:
                         self._violated(
@@ -88,15 +90,7 @@ class StreamingWorld(CallObserver):
         self._acknowledged.setdefault(report.checkpoint_id, {})[key] = report.state
         if report.state is not None:
             for state in report.state.operators.values():
-                self._note_files(report.checkpoint_id, state)
-
-    def _note_files(self, checkpoint_id: int, state: OperatorSubtaskState) -> None:
-        for file in state.locations():
-            if isinstance(file, FileState):
-                path = _path(file.path)
-                data = self._disk.content(path)
-                if data is not None:
-                    self._contents.setdefault(path, crc32(data))
+                self._stored.note(state)
 
     # --- at every step ----------------------------------------------------------------------------
 
@@ -120,11 +114,17 @@ class StreamingWorld(CallObserver):
                 if disk.durable(path) is None:
                     del self._retained[path]
                 else:
-                    self._check_files(metadata)
+                    self._stored.check_files(metadata)
             self._check_latest()
 
     def _is_pointer(self, path: str) -> bool:
         return path.startswith(self._pointers) and path.endswith(".checkpoint")
+
+    @property
+    def end_is_durable(self) -> bool:
+        """Whether nobody takes the job up again."""
+        durable = self._disk.durable
+        return any(durable(f"{self._result}.{it}") is not None for it in ("dirty", "clean"))
 
     def _has_ended(self) -> bool:
         disk = self._disk
@@ -152,16 +152,14 @@ class StreamingWorld(CallObserver):
             if checkpoint_id < latest:
                 self._violated(f"checkpoint {checkpoint_id} is completed after {latest}")
             self.completed[checkpoint_id] = None
-        stored = self._disk.durable(_path(pointer.path))
-        if stored is None:
+        metadata = self._stored.metadata(pointer.path)
+        if metadata is None:
             self._violated(f"checkpoint {checkpoint_id} is complete without {pointer.path}")
             return
-        directory = locations.parent_of(pointer.path)
-        metadata = decode_entry(stored, CheckpointMetadata)
-        metadata = _with_paths(metadata, lambda text: locations.resolved(text, directory))
         self._retained[path] = metadata
-        self._check_states(metadata)
-        self._check_files(metadata)
+        if metadata.job_id == self._graph.job_id:  # and not what the job was started from
+            self._check_states(metadata)
+        self._stored.check_files(metadata)
 
     def _check_states(self, metadata: CheckpointMetadata) -> None:
         acknowledged = self._acknowledged.get(metadata.checkpoint_id, {})
@@ -183,32 +181,8 @@ class StreamingWorld(CallObserver):
                     elif state is not None and (kept is None or kept.state != state):
                         self._violated(f"{what} has acknowledged {state}, there is {kept}")
 
-    def _check_files(self, metadata: CheckpointMetadata) -> None:
-        for operator in metadata.operators:
-            files = [it for subtask in operator.subtasks for it in subtask.state.locations()]
-            for file in (*files, operator.coordinator):
-                if isinstance(file, FileState):
-                    self._check_file(metadata.checkpoint_id, file)
-
-    def _check_file(self, checkpoint_id: int, file: FileState) -> None:
-        path = _path(file.path)
-        data = self._disk.durable(path)
-        if data is None:
-            self._violated(f"checkpoint {checkpoint_id} is complete without {path}")
-        elif len(data) != file.size or crc32(data) != self._contents.setdefault(path, crc32(data)):
-            self._violated(f"checkpoint {checkpoint_id}: {path} is not what was acknowledged")
-
-    # --- of every commit --------------------------------------------------------------------------
-
-    def _may_commit(self, transaction: Transaction) -> None:
-        latest = self._latest_completed()
-        if not 0 < transaction.checkpoint_id <= latest:
-            self._violated(
-                f"transaction {transaction.name} of checkpoint {transaction.checkpoint_id} is "
-                f"committed, and the latest completed one is {latest}"
-            )
-
-    def _latest_completed(self) -> int:
+    def latest_completed(self) -> int:
+        """Id of the latest durable checkpoint; 0: there is none."""
         self.check()
         return max(self.completed, default=0)
 
@@ -217,22 +191,71 @@ class StreamingWorld(CallObserver):
 
     # --- at the end -------------------------------------------------------------------------------
 
-    def leftovers(self, job_id: JobID) -> list[str]:
+    def leftovers(self) -> list[str]:
         """Files of the job's checkpoints, but for what nobody can know of.
 
         A process that dies, or whose storage fails, leaves files that no completed checkpoint
-        names, and no pointer.
+        names, and no pointer.  The checkpoints of a job that was cancelled are its user's.
         """
-        job = job_id.hex()
+        job = self.job_id.hex()
         found = [
             path
             for path in self._disk.paths()
             if job in path and "checkpoint" in path and not path.endswith(UNFINISHED)
         ]
-        if self.has_excuse:
+        if self.has_excuse or self.is_cancelled:
             found = [path for path in found if not path.startswith("checkpoints/")]
         return found
 
 
-def _path(location: str) -> str:
-    return locations.path_of(location).strip("/")
+class StreamingWorlds(CallObserver):
+    """Of the jobs that run one program, one after the other.
+
+    Ids go on from job to job, with the checkpoint or savepoint that the next one starts from.
+    Nothing is committed that no durable one covers.
+    """
+
+    def __init__(
+        self, simulation: Simulation, external: ExternalSystem, stored: StoredCheckpoints
+    ) -> None:
+        self._simulation = simulation
+        self._external = external
+        self._stored = stored
+        self.of_jobs: list[StreamingWorld] = []
+        external.may_commit = self._may_commit
+        external.latest_completed = self._latest_completed
+
+    def begin(self, graph: JobGraph) -> StreamingWorld:
+        """That of the next job."""
+        world = StreamingWorld(self._simulation, graph, self._external, self._stored)
+        self.of_jobs.append(world)
+        return world
+
+    def check(self) -> None:
+        """At every step."""
+        if self.of_jobs:
+            self.of_jobs[-1].check()
+            self._stored.check()
+
+    def process_changed(self, process: SimulatedProcess) -> None:
+        for world in self.of_jobs:
+            world.process_changed(process)
+
+    def begins(self, call: ObservedCall) -> None:
+        for world in self.of_jobs:
+            world.begins(call)
+
+    def leftovers(self) -> list[str]:
+        """Files of all jobs, but for those that stay."""
+        return [path for world in self.of_jobs for path in world.leftovers()]
+
+    def _latest_completed(self) -> int:
+        return max((world.latest_completed() for world in self.of_jobs), default=0)
+
+    def _may_commit(self, transaction: Transaction) -> None:
+        latest = self._latest_completed()
+        if not 0 < transaction.checkpoint_id <= latest:
+            self._external.violated(
+                f"transaction {transaction.name} of checkpoint {transaction.checkpoint_id} is "
+                f"committed, and the latest completed one is {latest}"
+            )

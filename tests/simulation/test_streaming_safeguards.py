@@ -17,6 +17,10 @@ NOTICED_SOON = {
     "committables wait": 0,
     "committables kept": 0,
     "checkpoints kept until the end is stored": 0,
+    "savepoints are not subsumed": 0,
+    "stops answered after the end": 0,
+    "committed before a stop": 0,
+    "drained before a stop": 0,
 }
 """Safeguard -> the first of so many seeds, of which one notices that it is missing."""
 
