@@ -31,6 +31,7 @@ from flinkray.actors.gateways.messages import (
 from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken
 from flinkray.actors.shared.cluster_services import ClusterServices, Leadership
 from flinkray.actors.shared.settings import heartbeat_settings, job_master_restart_strategy
+from flinkray.actors.shared.user_storage import UserStorage
 from flinkray.blob import BlobNotFoundError
 from flinkray.core.errors import (
     ConfigurationError,
@@ -122,7 +123,8 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         theirs is deleted."""
         self._queries = JobQueries(self._jobs, self._ended, self._unreadable)
         self._resizing = JobResizing(self, self._graphs)
-        self._snapshots = JobSnapshots(self, self._jobs)
+        self._storage_of_users = UserStorage(self.rpc_service)
+        self._snapshots = JobSnapshots(self, self._jobs, self._storage_of_users)
         self._cancelling = JobCancelling(self, self._graphs, self._job_masters, self._jobs.get)
         self._shutting_down = False
         self._gives_up_jobs = False
@@ -146,6 +148,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             self._results,
             self._blobs,
             self._job_masters,
+            self._storage_of_users,
         )
         await self._blobs.retain_recovered(stored.graph for stored in graphs.records)
         for ended in (*clean.records, *dirty.records):

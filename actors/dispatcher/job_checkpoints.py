@@ -8,6 +8,7 @@ import logging
 from flinkray.actors.shared.checkpoint_storage import checkpoint_storage_of
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.shared.settings import with_checkpoint_options
+from flinkray.actors.shared.user_storage import UserStorage
 from flinkray.checkpoint.errors import CheckpointStorageError
 from flinkray.checkpoint.storage import delete_checkpoints_of_job
 from flinkray.scheduler.checkpoints.properties import checkpoint_of
@@ -17,7 +18,9 @@ from flinkray.scheduler.shared.states import JobStatus
 log = logging.getLogger(__name__)
 
 
-async def forget_checkpoints(services: ClusterServices, graph: JobGraph, status: JobStatus) -> None:
+async def forget_checkpoints(
+    services: ClusterServices, storage: UserStorage, graph: JobGraph, status: JobStatus
+) -> None:
     """All checkpoints of a job that retains none at this end, then pointers and their count.
 
     What storage does not delete stays.  The job's end is stored, so nobody recovers anything.
@@ -29,7 +32,7 @@ async def forget_checkpoints(services: ClusterServices, graph: JobGraph, status:
     if configured is not None and checkpoint_of(configured).is_discarded_at(status):
         directory = checkpoint_storage_of(services, graph).directory
         try:
-            await services.rpc_service.run_blocking(delete_checkpoints_of_job, directory)
+            await storage.run(delete_checkpoints_of_job, directory)
         except CheckpointStorageError as error:
             log.warning("job %s: something of its checkpoints stays: %s", graph.job_id, error)
     await services.high_availability.forget_checkpoints(graph.job_id)

@@ -9,6 +9,7 @@ from flinkray.actors.dispatcher.managed_job import ManagedJob
 from flinkray.actors.dispatcher.retry_until_done import retry_until_done
 from flinkray.actors.gateways.messages import ArchivedJob, StoredJob
 from flinkray.actors.shared.cluster_services import ClusterServices
+from flinkray.actors.shared.user_storage import UserStorage
 from flinkray.core.ids import DispatcherId, JobID
 from flinkray.file_results import ResultDirectory, results_of_job
 from flinkray.ha import JobGraphStore, JobResultStore, StoreError
@@ -25,6 +26,7 @@ class JobCleanup:
         results: JobResultStore[ArchivedJob],
         blobs: JobBlobs,
         job_masters: JobMasterSupervision,
+        storage: UserStorage,
     ) -> None:
         self._dispatcher_id = dispatcher_id
         self._services = services
@@ -32,6 +34,7 @@ class JobCleanup:
         self._results = results
         self._blobs = blobs
         self._job_masters = job_masters
+        self._storage = storage
 
     async def clean_up(self, job: ManagedJob) -> None:
         """Its end is stored, its JobMaster gone."""
@@ -49,7 +52,9 @@ class JobCleanup:
         await retry_until_done(f"{name}: cannot give back its workers yet", release)
         await retry_until_done(
             f"{name}: cannot forget its checkpoints yet",
-            lambda: forget_checkpoints(self._services, job.graph, outcome.result.status),
+            lambda: forget_checkpoints(
+                self._services, self._storage, job.graph, outcome.result.status
+            ),
         )
         async with job.storing:  # nobody who began before the job's end may store it after this
             await retry_until_done(

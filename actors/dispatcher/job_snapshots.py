@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from flinkray.actors.dispatcher.managed_job import ManagedJob
 from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken
 from flinkray.actors.shared.checkpoint_storage import why_not_started_from
+from flinkray.actors.shared.user_storage import UserStorage
 from flinkray.checkpoint.errors import CheckpointNotFoundError, CheckpointStorageError
 from flinkray.checkpoint.storage import dispose_savepoint, metadata_path, read_metadata
 from flinkray.core.config import Configuration
@@ -30,10 +31,14 @@ class JobSnapshots:
     """Lives on the Dispatcher's main thread."""
 
     def __init__(
-        self, dispatcher: FencedRpcEndpoint[DispatcherId], jobs: Mapping[JobID, ManagedJob]
+        self,
+        dispatcher: FencedRpcEndpoint[DispatcherId],
+        jobs: Mapping[JobID, ManagedJob],
+        storage: UserStorage,
     ) -> None:
         """*jobs*: the Dispatcher's own, as they are at any time."""
         self._dispatcher = dispatcher
+        self._storage = storage
         self._jobs = jobs
 
     async def take(self, job: ManagedJob, request: SnapshotRequest) -> SnapshotTaken:
@@ -57,13 +62,13 @@ class JobSnapshots:
         its JobMaster asks again; and whether all files are there.
 
         Raises:
-            JobSubmissionError: there is none, or it is not whole.
+            JobSubmissionError: there is none, or it is not whole, or its storage hangs.
         """
         given = Configuration(graph.configuration).get(STATE_RECOVERY_PATH)
         if given is None:
             return
         try:
-            await self._dispatcher.rpc_service.run_blocking(read_metadata, given)
+            await self._storage.run(read_metadata, given)
         except CheckpointStorageError as error:
             if not error.retryable:
                 reason = why_not_started_from(given, error)
@@ -75,8 +80,7 @@ class JobSnapshots:
             location = metadata_path(path)
         except ValueError as error:
             raise CheckpointNotFoundError(path, f"it is no path of a savepoint: {error}") from error
-        service = self._dispatcher.rpc_service
-        taken_of = (await service.run_blocking(read_metadata, location)).job_id
+        taken_of = (await self._storage.run(read_metadata, location)).job_id
         for job in tuple(self._jobs.values()):
             if await self._may_need(job, location, taken_of):
                 raise JobStateError(
@@ -84,7 +88,7 @@ class JobSnapshots:
                     f"it would go on from {path} after a failure: wait until it has taken a "
                     "checkpoint of its own, take one (flinkray checkpoint trigger), or cancel it",
                 )
-        await service.run_blocking(dispose_savepoint, location)
+        await self._storage.run(dispose_savepoint, location)
 
     async def _may_need(self, job: ManagedJob, location: str, taken_of: JobID) -> bool:
         """Whether a job would go on from that savepoint.  As long as nobody can tell, one may that

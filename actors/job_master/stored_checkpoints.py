@@ -15,6 +15,7 @@ import flinkray
 from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken
 from flinkray.actors.shared.checkpoint_storage import checkpoint_storage_of
 from flinkray.actors.shared.cluster_services import ClusterServices
+from flinkray.actors.shared.user_storage import UserStorage
 from flinkray.checkpoint.errors import (
     CheckpointNotFoundError,
     CheckpointStorageError,
@@ -103,6 +104,7 @@ class StoredCheckpoints:
         over."""
         self._job_master = job_master
         self._service = job_master.rpc_service
+        self._storage_of_users = UserStorage(self._service)
         self._job_id = graph.job_id
         self._told = told
         self._on_fenced = on_fenced
@@ -191,11 +193,11 @@ class StoredCheckpoints:
         """A savepoint, or another job's checkpoint, of which each file is there as a whole.
 
         Raises:
-            CheckpointStorageError: there is none, or not all of it.
+            CheckpointStorageError: there is none, or not all of it, or its storage hangs.
         """
 
         async def read() -> CheckpointMetadata:
-            return await self._service.run_blocking(read_whole, location)
+            return await self._storage_of_users.run(read_whole, location)
 
         metadata = await self._try(f"read {location}", read, PATIENCE)
         return CompletedCheckpoint(metadata, savepoint(), metadata_path(location))
@@ -241,7 +243,7 @@ class StoredCheckpoints:
             directory = self._savepoint_directory(request, attempt)
 
             async def read(directory: str = directory) -> CheckpointMetadata:
-                return await self._service.run_blocking(read_metadata, directory)
+                return await self._storage_of_users.run(read_metadata, directory)
 
             try:
                 metadata = await self._try(f"look for {directory}", read, PATIENCE)

@@ -14,4 +14,5 @@ __all__ = [
     "settings",
     "task_process_notes",
     "user_calls",
+    "user_storage",
 ]

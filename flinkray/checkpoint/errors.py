@@ -61,6 +61,12 @@ class CheckpointAccessError(CheckpointStorageError):
     retryable = False
 
 
+class StorageHangsError(CheckpointStorageError):
+    """The storage does not answer: a mount whose server is away, for one."""
+
+    retryable = False
+
+
 class CheckpointStorageFullError(CheckpointStorageError):
     """The storage has no room; what was begun is removed."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from collections.abc import Iterator
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 
 from flinkray.actors.job_master import stored_checkpoints
-from flinkray.checkpoint.errors import CheckpointNotFoundError
+from flinkray.actors.shared import user_storage
+from flinkray.checkpoint.errors import CheckpointNotFoundError, StorageHangsError
 from flinkray.checkpoint.metadata import CheckpointMetadata
 from flinkray.checkpoint.storage import read_whole
 from flinkray.core.errors import (
@@ -229,6 +231,29 @@ def test_there_is_no_savepoint_at_the_path(cluster: ThreadedCluster, tmp_path: P
     assert cluster.client.list_jobs() == before, "it is refused before it is a job"
     with pytest.raises(CheckpointNotFoundError, match="nowhere"):
         cluster.client.dispose_savepoint(str(tmp_path / "nowhere"))
+
+
+def test_a_savepoint_whose_storage_hangs_is_refused_and_holds_up_nobody(
+    cluster: ThreadedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E2E-06: to open its file blocks, as on a mount whose server is away."""
+    monkeypatch.setattr(user_storage, "PATIENCE", 0.05)
+    before = cluster.client.list_jobs()
+    savepoints = [tmp_path / f"savepoint-{number}" for number in range(8)]
+    for savepoint in savepoints:  # more than a Dispatcher has threads
+        savepoint.mkdir()
+        os.mkfifo(savepoint / "_metadata")
+    try:
+        for savepoint in savepoints:
+            text, _ = failure_of(cluster, tmp_path, str(savepoint))
+            assert f"the job cannot start from {savepoint}" in text
+            assert "its storage has not answered" in text
+            with pytest.raises(StorageHangsError, match=str(savepoint)):
+                cluster.client.dispose_savepoint(str(savepoint))
+        assert cluster.client.list_jobs() == before
+    finally:
+        for savepoint in savepoints:  # who waits for a writer finds an empty file
+            os.close(os.open(savepoint / "_metadata", os.O_RDWR | os.O_NONBLOCK))
 
 
 def test_a_savepoint_of_no_job_and_to_no_place_is_refused(

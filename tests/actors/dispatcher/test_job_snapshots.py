@@ -13,6 +13,7 @@ from flinkray.actors.dispatcher.managed_job import ManagedJob
 from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.gateways.messages import ArchivedJob
 from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken, SnapshotType
+from flinkray.actors.shared.user_storage import UserStorage
 from flinkray.checkpoint.metadata import CheckpointMetadata, SnapshotKind
 from flinkray.checkpoint.storage import write_metadata
 from flinkray.core.errors import JobStateError, RpcTimeoutError
@@ -102,7 +103,8 @@ async def dispose(savepoint: str, *jobs: ManagedJob) -> None:
     dispatcher = FencedRpcEndpoint(service, "dispatcher", token)
     dispatcher.start()
     try:
-        await JobSnapshots(dispatcher, {job.job_id: job for job in jobs}).dispose(savepoint)
+        managed = {job.job_id: job for job in jobs}
+        await JobSnapshots(dispatcher, managed, UserStorage(service)).dispose(savepoint)
     finally:
         await network.close()
 
