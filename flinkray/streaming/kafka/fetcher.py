@@ -191,14 +191,14 @@ class PartitionFetcher:
         self._hand_over(partition, messages[begin:])
 
     def _hand_over(
-        self, partition: KafkaTopicPartition, messages: Sequence[Message], end: int = 0
+        self, partition: KafkaTopicPartition, messages: Sequence[Message], end: int | None = None
     ) -> None:
-        if not messages and not end:
-            return
+        if end is None:
+            if not messages:
+                return
+            end = _offset_of(messages[-1]) + 1
         with self._changed:
-            self._fetched.append(
-                Fetched(partition, messages, end if end else _offset_of(messages[-1]) + 1)
-            )
+            self._fetched.append(Fetched(partition, messages, end))
             self._ready += len(messages)
             found_nothing, self._found_nothing = self._found_nothing, False
         if found_nothing:

@@ -85,7 +85,8 @@ class KafkaReader(SourceReader[KafkaPartitionSplit]):
         return split.stopping_offset is not None and split.offset >= split.stopping_offset
 
     def _move(self, partition: KafkaTopicPartition, offset: int) -> None:
-        split = self._splits[partition] = self._splits[partition]._replace(offset=offset)
+        split = self._splits[partition]._replace(offset=offset, is_read=True)
+        self._splits[partition] = split
         if self._has_ended(split):
             assert self._fetcher is not None
             self._fetcher.end(partition)
@@ -121,6 +122,8 @@ class KafkaReader(SourceReader[KafkaPartitionSplit]):
         if split is None:  # what was fetched behind its end
             self._reading = None
             return None
+        if begin == 0:
+            self._check_goes_on(split, _offset(messages[0]) if messages else end)
         chunk = messages[begin : begin + max_records]
         is_last = begin + len(chunk) >= len(messages)
         self._reading = None if is_last else _Reading(reading.fetched, begin + len(chunk))
@@ -129,8 +132,24 @@ class KafkaReader(SourceReader[KafkaPartitionSplit]):
             next_offset = split.stopping_offset
             chunk = [message for message in chunk if _offset(message) < next_offset]
         batch = self._block(partition, chunk) if chunk else None
-        self._move(partition, max(split.offset, next_offset))
+        self._move(partition, next_offset)
         return None if batch is None else OfSplit(str(partition), batch)
+
+    @staticmethod
+    def _check_goes_on(split: KafkaPartitionSplit, offset: int) -> None:
+        """Where Kafka has nothing at the offset to read on from, the consumer begins elsewhere by
+        itself; right for an offset that somebody gave, and for records that have expired.
+
+        Raises:
+            StreamError: it was read up to there, and goes on before that.
+        """
+        if split.is_read and offset < split.offset:
+            raise StreamError(
+                f"{split.topic_partition} was read up to offset {split.offset}, and Kafka has "
+                "fewer records than that now: the topic was deleted and made again, or has lost "
+                "records.  To read what there is, start the job without the state of this source: "
+                "give the source another uid, and allow non-restored state"
+            )
 
     def _block(self, partition: KafkaTopicPartition, messages: Sequence[Message]) -> Block:
         values, timestamps = [], []

@@ -28,6 +28,8 @@ class KafkaPartitionSplit(NamedTuple):
     partition: int
     offset: int
     stopping_offset: int | None
+    is_read: bool = False
+    """Kafka has had records up to *offset*; else that is where somebody said to begin."""
 
     @property
     def topic_partition(self) -> KafkaTopicPartition:

@@ -196,7 +196,46 @@ def test_offset_that_kafka_does_not_have_is_an_error_or_begins_anew(broker: Brok
     earliest = builder(broker, topic).build()
     again = Reading(earliest, whole(topic, offset=99)).until_it_has(2)
     assert again.given == {f"{topic}-0": ["a", "b"]}
+    (split,) = again.reader.snapshot_state(1)
+    assert split.offset == 2, "what was read is not read again"
     again.reader.close()
+
+
+@pytest.mark.parametrize("left", ["", "x", "xy"])
+@pytest.mark.parametrize(
+    "starting",
+    [
+        KafkaOffsetsInitializer.earliest(),
+        KafkaOffsetsInitializer.latest(),
+        KafkaOffsetsInitializer.committed_offsets(KafkaOffsetResetStrategy.NONE),
+    ],
+    ids=["earliest", "latest", "none"],
+)
+def test_topic_that_was_made_again_is_not_taken_for_the_one_that_was_read(
+    broker: Broker, left: str, starting: KafkaOffsetsInitializer
+) -> None:
+    topic = broker.topic()
+    broker.produce(topic, "abc")
+    before = Reading(builder(broker, topic).build(), whole(topic)).until_it_has(3)
+    (split,) = before.reader.snapshot_state(1)
+    before.reader.close()
+    broker.delete(topic)
+    broker.create(topic)
+    broker.produce(topic, left)
+    source = builder(broker, topic).set_group_id("g").set_starting_offsets(starting).build()
+    reading = Reading(source, split)
+    with pytest.raises(StreamError, match=rf"{topic}-0 .*made (again|anew)"):
+        reading.until(lambda: False)
+    reading.reader.close()
+
+
+def test_split_of_an_earlier_version_is_read_on(broker: Broker) -> None:
+    topic = broker.topic()
+    broker.produce(topic, "ab")
+    stored: Any = tuple(whole(topic, offset=1))[:4]
+    reading = Reading(builder(broker, topic).build(), stored)
+    assert reading.until_it_has(1).given == {f"{topic}-0": ["b"]}
+    reading.reader.close()
 
 
 def test_partition_that_vanishes_is_told_of_and_the_others_are_read_on(
