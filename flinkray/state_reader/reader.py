@@ -6,6 +6,7 @@ After Flink's ``SavepointReader``.
 from __future__ import annotations
 
 import dataclasses
+import datetime
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -257,7 +258,47 @@ def _no_state(
 
 
 def _column(values: Iterable[Any]) -> pa.Array:
-    return pa.array(list(map(_plain, values)))
+    """Raises pyarrow.ArrowInvalid: there is none of such values, or they could not be told apart in
+    it."""
+    plain = list(map(_plain, values))
+    _check_kinds(plain)
+    try:
+        return pa.array(plain)
+    except OverflowError as error:
+        raise pa.ArrowInvalid(str(error)) from error
+
+
+def _check_kinds(values: list[Any]) -> None:
+    """Arrow makes bytes of texts among bytes, days of times among days, and tuples as long as the
+    longest."""
+    kinds = {_kind(value) for value in values if isinstance(value, _MIXED)}
+    for alike in _ALIKE:
+        if len(alike & kinds) > 1:
+            raise pa.ArrowInvalid(f"no column has both {' and '.join(sorted(alike & kinds))}")
+    structs = [value for value in values if isinstance(value, dict)]
+    sizes = {len(struct) for struct in structs if all(map(str.isdecimal, struct))}
+    if len(sizes) > 1:
+        raise pa.ArrowInvalid(f"no column has tuples of {' and '.join(map(str, sorted(sizes)))}")
+    for name in {name: None for struct in structs for name in struct}:
+        _check_kinds([struct[name] for struct in structs if name in struct])
+    parts = [part for value in values if isinstance(value, list) for part in value]
+    if parts:
+        _check_kinds(parts)
+
+
+_MIXED = (str, bytes, datetime.date)
+_ALIKE = (
+    {"texts", "bytes"},
+    {"days", "times without a zone", "times with a zone"},
+)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, datetime.datetime):
+        return f"times {'without' if value.tzinfo is None else 'with'} a zone"
+    if isinstance(value, datetime.date):
+        return "days"
+    return "texts" if isinstance(value, str) else "bytes"
 
 
 def _plain(value: Any) -> Any:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
+import math
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,7 +23,7 @@ from flinkray.checkpoint.handles import (
     OperatorStateHandle,
     OperatorSubtaskState,
 )
-from flinkray.checkpoint.keyed_state_format import write_keyed_state
+from flinkray.checkpoint.keyed_state_format import read_keyed_state, write_keyed_state
 from flinkray.checkpoint.metadata import (
     CheckpointedOperator,
     CheckpointedSubtask,
@@ -29,7 +34,7 @@ from flinkray.checkpoint.operator_state_format import write_operator_state
 from flinkray.checkpoint.storage import JobCheckpointStorage, write_metadata
 from flinkray.core.durations import Duration
 from flinkray.core.ids import JobID
-from flinkray.core.key_groups import key_group_range
+from flinkray.core.key_groups import KeyGroupRange, key_group_range
 from flinkray.datastream import Row
 from flinkray.state import (
     HeapKeyedStateBackend,
@@ -39,7 +44,14 @@ from flinkray.state import (
     OperatorStateBackend,
     ValueStateDescriptor,
 )
+from flinkray.state.key_encoding import encode_key
+from flinkray.state.key_values import as_key
 from flinkray.state.keys import key_group_of
+from flinkray.state.kv_state_serializer import (
+    deserialize_keys_and_namespace,
+    serialize_keys_and_namespace,
+)
+from flinkray.state.table import MISSING, PointReader
 from flinkray.state.ttl import StateTtlConfig
 from flinkray.state_reader import KeyedEntry, SavepointReader, StateNotFoundError, StoredTimer
 
@@ -281,3 +293,129 @@ def test_entries_come_one_subtask_after_the_other(checkpoint: Checkpoint) -> Non
     entries = SavepointReader(checkpoint.complete()).keyed_entries("tally", "value")
     assert isinstance(entries, Iterator)
     assert list(entries) == [KeyedEntry(1, None, 1)]
+
+
+@dataclass(frozen=True)
+class Pair:
+    left: Any
+    right: Any
+
+
+ZONE = datetime.timezone(datetime.timedelta(hours=2))
+ODD_KEYS: list[list[Any]] = [
+    [None],
+    [math.nan, np.float64("nan"), -math.nan],
+    [0, 0.0, -0.0, False, np.int8(0), decimal.Decimal("-0.0")],
+    [1, 1.0, True, np.int64(1), decimal.Decimal("1.00")],
+    [2**63, float(2**63)],
+    [2**53 + 1],
+    [float(2**53)],
+    [0.1],
+    [decimal.Decimal("0.1")],
+    [10**400],
+    [math.inf],
+    [""],
+    [b""],
+    ["a"],
+    [b"a"],
+    ["\x00"],
+    ["é"],
+    ["e\u0301"],
+    ["\ud800"],
+    ["x" * 100_000],
+    ["x" * 99_999 + "y"],
+    [b"x" * 100_000],
+    [()],
+    [(None,)],
+    [(1, 2), (1.0, 2), (True, np.int64(2))],
+    [(1, (2, math.nan)), (1.0, (2, -math.nan))],
+    [("1", 2)],
+    [(b"1", 2)],
+    [("a\x00", "b")],
+    [("a", "\x00b")],
+    [Pair(1, 2), Pair(1.0, True + 1)],
+    [Pair("a", None)],
+    [Pair(math.nan, 1)],
+    [datetime.date(2020, 1, 1)],
+    [datetime.datetime(2020, 1, 1)],
+    [
+        datetime.datetime(2020, 1, 1, tzinfo=datetime.timezone.utc),
+        datetime.datetime(2020, 1, 1, 2, tzinfo=ZONE),
+    ],
+    [frozenset({1, 2}), frozenset({2.0, 1})],
+]
+"""Those of one list are one key."""
+
+
+def test_odd_keys_are_read_and_queried_after_rescaling_as_a_dictionary_has_them(
+    checkpoint: Checkpoint,
+) -> None:
+    chosen = random.Random(1)
+    model: dict[int, int] = {}
+    for part in range(3):
+        for _ in range(100):
+            number, value = chosen.randrange(len(ODD_KEYS)), chosen.choice([None, part])
+            key = as_key(chosen.choice(ODD_KEYS[number]))
+            checkpoint.of_key(key).put("value", key, None, value)
+            if value is None:
+                model.pop(number, None)
+            else:
+                model[number] = value
+        checkpoint.write()
+    reader = SavepointReader(checkpoint.complete())
+    numbers = {encode_key(key): n for n, keys in enumerate(ODD_KEYS) for key in keys}
+    assert len(set(numbers.values())) == len(ODD_KEYS) == len(numbers)
+    entries = [
+        (numbers[encode_key(e.key)], e.value) for e in reader.keyed_entries("tally", "value")
+    ]
+    assert sorted(entries) == sorted(model.items())
+    handles = tuple(reader._keyed_handles(reader._operator("tally")))
+    for parallelism in (1, 3):
+        found: dict[int, int] = {}
+        for number in range(parallelism):
+            groups = key_group_range(GROUPS, parallelism, number)
+            backend = HeapKeyedStateBackend(GROUPS, groups, now=lambda: 5_000)
+            backend.restore(list(read_keyed_state(handles, groups)))
+            found |= queried(backend, groups)
+        assert found == model
+
+
+def queried(backend: HeapKeyedStateBackend, groups: KeyGroupRange) -> dict[int, int]:
+    """What a client finds, under any name that a key has."""
+    readers: list[PointReader] = []
+    backend.publish = lambda _, table: readers.append(table.point_reader())
+    descriptor: ValueStateDescriptor[int] = ValueStateDescriptor("value")
+    descriptor.set_queryable("query")
+    backend.state(descriptor)
+    found: dict[int, int] = {}
+    for number, keys in enumerate(ODD_KEYS):
+        mine = [key for key in map(as_key, keys) if key_group_of(key, GROUPS) in groups]
+        sent, _ = deserialize_keys_and_namespace(serialize_keys_and_namespace(mine))
+        answers = readers[0](sent)
+        assert len(mine) in (0, len(keys))
+        assert all(answer == answers[0] for answer in answers)
+        if answers and answers[0] is not MISSING:
+            found[number] = answers[0]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        (["a", b"a"], "both bytes and texts"),
+        ([("a", 1), (b"a", 1)], "both bytes and texts"),
+        ([datetime.date(2020, 1, 1), datetime.datetime(2020, 1, 1, 5)], "days and times without"),
+        ([(1,), (1, None)], "tuples of 1 and 2"),
+        ([1, 2**63], "too large"),
+    ],
+)
+def test_keys_that_a_column_would_make_equal_are_no_column(
+    checkpoint: Checkpoint, keys: list[Any], told: str
+) -> None:
+    for key in keys:
+        checkpoint.of_key(key).put("value", key, None, 1)
+    checkpoint.write()
+    reader = SavepointReader(checkpoint.complete())
+    with pytest.raises(pa.ArrowInvalid, match=told):
+        reader.keyed_state("tally", "value")
+    assert len(list(reader.keyed_entries("tally", "value"))) == 2
