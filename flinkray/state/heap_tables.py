@@ -23,8 +23,11 @@ from flinkray.state.timer_queue import TimerQueue
 
 _FEW = 1000
 """Changes that are remembered in any case; of more than a table has places, nothing is."""
-_PORTION = 1 << 14
+_LOOKED_UP = 1 << 14
 """Places that are looked up at once: other threads stand still meanwhile."""
+_PORTION = 1 << 16
+"""Places that are told of at once.  Others stand still for some 3 ms while they become a column,
+and each time that they do not, whoever writes waits for a turn."""
 _MOST_COPIED = 1 << 22
 """Places of a table that is copied at once instead: about 25 ns each, where to look up each of them
 would take ten times as long."""
@@ -32,6 +35,8 @@ would take ten times as long."""
 
 _SHORTEST_REST, _LONGEST_REST = 2, 16
 """Captures in a row before which nothing is noted."""
+_MOST_LOOKED_AT = 256
+"""Places that are compared at the end of a rest."""
 _MOST_AT_REST = 1 << 19
 """Places of a table that is copied while its task waits: about 25 ns each."""
 
@@ -91,8 +96,8 @@ class TableCapture:
     def _look_up(self) -> Changes:
         places = list(self._entries if self.places is None else self.places)
         contents: list[Any] = []
-        for begin in range(0, len(places), _PORTION):
-            portion = places[begin : begin + _PORTION]
+        for begin in range(0, len(places), _LOOKED_UP):
+            portion = places[begin : begin + _LOOKED_UP]
             contents += map(self._entries.get, portion, repeat(MISSING))
         # After that: a change is noted here before it is made there.
         before = self.before.copy()
@@ -262,7 +267,8 @@ class HeapValueTable(HeapTable, ValueTable):
     Where most places change between two captures, it is not worth knowing which: to note it takes
     a tenth of a keyed program's time, and the changes are as long as everything is.  Such a table
     rests: it notes nothing and is captured as a whole, by a copy, for some captures.  Then it looks
-    again.
+    again: it rests on if most of some places hold another object than at the capture before, and
+    otherwise notes changes until the next capture.
     """
 
     def __init__(
@@ -276,6 +282,8 @@ class HeapValueTable(HeapTable, ValueTable):
         self._rest = 0
         """Captures until changes are noted again, which now they are not; 0: they are."""
         self._next_rest = _SHORTEST_REST
+        self._looked_at: list[tuple[Any, Any]] = []
+        """What some places held at the last capture but one of a rest."""
         self._write_directly()
         self.__dict__["get_to_change"] = entries.get
 
@@ -285,19 +293,28 @@ class HeapValueTable(HeapTable, ValueTable):
 
     def capture(self, checkpoint_id: int | None = None, since: int | None = None) -> TableCapture:
         if not self._may_rest(checkpoint_id):
-            self._rest = 0
+            self._rest, self._looked_at = 0, []
             capture = super().capture(checkpoint_id, since)
             self._note()
             return capture
-        if self._rest:
-            self._rest -= 1
-            places = None
-        else:
+        places = None if self._rest else super().capture(checkpoint_id, since).places
+        self._rest -= 1
+        if self._rest <= 0:
             self._rest, self._next_rest = self._next_rest, min(2 * self._next_rest, _LONGEST_REST)
-            places = super().capture(checkpoint_id, since).places
+        self._looked_at = self._some() if self._rest == 1 else []
         self._changed, self._past, self._captures = None, [], []
         self._write_directly()
         return TableCapture(self._entries.copy(), places, is_copy=True)
+
+    def _some(self) -> list[tuple[Any, Any]]:
+        """Places from everywhere in the table, with what they hold."""
+        step = len(self._entries) // _MOST_LOOKED_AT + 1
+        return list(islice(self._entries.items(), None, None, step))
+
+    def _most_changed(self) -> bool:
+        """Of the places that were looked at."""
+        found = [self._entries.get(place, MISSING) is not it for place, it in self._looked_at]
+        return 2 * sum(found) > len(found)
 
     def _may_rest(self, checkpoint_id: int | None) -> bool:
         """From a capture to the next one."""
@@ -307,7 +324,7 @@ class HeapValueTable(HeapTable, ValueTable):
             return False
         return (
             checkpoint_id is not None
-            and (changed is not None or self._rest > 1)
+            and (changed is not None or self._rest > 1 or self._most_changed())
             and number <= _MOST_AT_REST
             and not self._has_mutable
             and not self._is_captured()

@@ -87,6 +87,7 @@ def test_table_that_changes_as_a_whole_rests_and_is_written_as_a_whole_meanwhile
         assert not is_whole(first.write())
         for number in range(rest):
             assert not busy.notes
+            number = min(number, rest - 2)  # at the end of the rest nothing has changed
             busy.put(a=number, b=number, new=number)
             later = busy.capture()
             busy.put(a=-1, another=-1)
@@ -96,6 +97,47 @@ def test_table_that_changes_as_a_whole_rests_and_is_written_as_a_whole_meanwhile
             assert busy.held(snapshot) == {"a": number, "b": number, "new": number}
             busy.table.remove("another")
     assert busy.notes
+
+
+def test_table_rests_for_as_long_as_most_of_it_has_changed_when_it_looks() -> None:
+    busy = Busy(a=0, b=0, c=0)
+    busy.rest()
+    for number in range(100):
+        busy.put(a=number, b=number)
+        snapshot = busy.capture().write()
+        assert not busy.notes
+        assert is_whole(snapshot)
+        assert busy.held(snapshot) == {"a": number, "b": number, "c": 0}
+    for number in range(16):
+        busy.put(a=-number)
+        snapshot = busy.capture().write()
+        if busy.notes:
+            break
+    assert busy.notes
+    assert busy.held(snapshot) == {"a": -number, "b": 99, "c": 0}
+    busy.put(a=100)
+    assert not is_whole(busy.capture().write())
+
+
+@pytest.mark.parametrize(
+    ("changed", "notes"),
+    [
+        (range(1000), False),
+        (range(600), False),
+        (range(400, 1000), False),
+        (range(400), True),
+        (range(600, 1000), True),
+    ],
+)
+def test_places_that_are_looked_at_are_from_everywhere_in_a_large_table(
+    changed: range, notes: bool
+) -> None:
+    busy = Busy(**{f"k{number}": -1000 for number in range(1000)})
+    busy.rest()
+    busy.capture().release()
+    busy.put(**{f"k{number}": number for number in changed})
+    busy.capture().release()
+    assert busy.notes is notes
 
 
 def test_changes_are_known_again_after_a_rest_and_a_table_that_hardly_changes_does_not_rest() -> (

@@ -355,6 +355,7 @@ def test_large_tables_are_written_in_portions(
     backend: KeyedStateBackend, monkeypatch: pytest.MonkeyPatch, namespaced: bool
 ) -> None:
     monkeypatch.setattr("flinkray.state.heap_tables._PORTION", 7)
+    monkeypatch.setattr("flinkray.state.heap_tables._LOOKED_UP", 5)
     monkeypatch.setattr("flinkray.state.heap_snapshots.MOST_IN_CHUNK", 20)
     backend = make_backend(4)
     wanted: dict[Any, Any] = {}
