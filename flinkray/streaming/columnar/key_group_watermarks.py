@@ -52,8 +52,10 @@ class KeyGroupWatermarks:
         else:
             np.maximum(self._watermarks, watermark, out=self._watermarks)
 
-    def are_before(self, time: int, keys: Sequence[Any]) -> npt.NDArray[np.bool_]:
-        """Of which of these keys the watermark is before that time."""
+    def are_before(
+        self, time: int | npt.NDArray[np.int64], keys: Sequence[Any]
+    ) -> npt.NDArray[np.bool_]:
+        """Of which of these keys the watermark is before that time, or before each its own."""
         of_keys = self._watermarks[self._assign.of_all(keys) - self._groups.first]
         before: npt.NDArray[np.bool_] = of_keys < time
         return before

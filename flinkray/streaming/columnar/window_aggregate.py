@@ -71,16 +71,23 @@ class WindowAggregateOperator(StreamOperator):
         times = columns.timestamps
         if times is None:
             raise no_timestamps("windows of event time need")
-        if self._watermark > MIN_TIMESTAMP and len(times):
+        if self._ended.latest > MIN_TIMESTAMP and len(times):
             columns, times = self._without_late(columns, times)
         if len(times):
             self._panes.add(columns, times)
 
     def _without_late(self, columns: Columns, times: Any) -> tuple[Columns, Any]:
-        """A record is late when the last window it belongs to has ended."""
+        """A record is late when the last window it belongs to has ended; for its key, where key
+        groups have come from subtasks that were not equally far."""
         size, slide, offset = self._times
-        starts = times - (times - offset) % slide
-        late = starts + (size - 1) <= self._watermark
+        last = times - (times - offset) % slide + (size - 1)
+        late = last <= self._watermark
+        if self._ended.latest > self._watermark:
+            places = np.flatnonzero(~late & (last <= self._ended.latest))
+            keys = self.keys.of_columns(columns)
+            if keys is not None and len(places):
+                of_places = keys.take(pa.array(places)).to_pylist()
+                late[places] = ~self._ended.are_before(last[places], of_places)
         if not late.any():
             return columns, times
         kept = columns.take(np.flatnonzero(~late))

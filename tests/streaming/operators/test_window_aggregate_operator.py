@@ -287,6 +287,35 @@ def test_a_window_that_has_ended_does_not_end_again_where_a_barrier_overtook_tim
     assert found == {(5, 1)}
 
 
+def test_records_of_windows_that_have_ended_for_their_keys_are_counted_after_rescaling() -> None:
+    """Each record is in a result or in the count."""
+
+    def subtask(index: int, parallelism: int, **settings: Any) -> OperatorHarness:
+        made = WindowAggregateOperator(TUMBLING, [ColumnAggregate("n", "count")], Keys("k"))
+        return OperatorHarness(
+            made, keyed=True, subtask_index=index, parallelism=parallelism, **settings
+        )
+
+    taken, keys = [], list(range(20))
+    for index, watermark in enumerate([9, 3]):
+        h = subtask(index, 2)
+        h.watermark(watermark)
+        taken.append(h.snapshot())
+    restored = subtask(0, 1, restore=taken)
+    for time in (4, 14):
+        restored.process_columns(columns([time] * 20, k=keys))
+    assert late(restored) in range(1, 20), "the counter begins anew with the attempt"
+    restored.watermark(20)
+    results = [(row.window_start, row.n) for row in restored.values()]
+    assert results.count((0, 1)) == 20 - late(restored)
+    assert results.count((10, 1)) == 20
+
+
+def late(h: OperatorHarness) -> int:
+    count: int = h.operator._late.get_count()  # type: ignore[attr-defined]
+    return count
+
+
 def test_a_stream_that_had_ended_goes_on_after_a_restore() -> None:
     h = counts()
     h.watermark(MAX_TIMESTAMP)
