@@ -11,7 +11,12 @@ from flinkray.core.ids import JobVertexID
 from flinkray.core.job_options import SCHEDULER
 from flinkray.core.key_groups import default_max_parallelism
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.graph.job_graph import JobGraph, ParallelismBounds, SchedulerMode
+from flinkray.scheduler.graph.job_graph import (
+    JobGraph,
+    JobVertex,
+    ParallelismBounds,
+    SchedulerMode,
+)
 from flinkray.scheduler.graph.validation import validate
 from flinkray.scheduler.shared.requirement_matching import size_of
 from flinkray.scheduler.shared.slots import ResourceRequirement
@@ -75,8 +80,7 @@ def with_bounds(job_graph: JobGraph, bounds: Sequence[ParallelismBounds]) -> Job
             vertex,
             min_parallelism=one.lower,
             parallelism=one.upper,
-            # so that state stays where it is
-            max_parallelism=vertex.max_parallelism or default_max_parallelism(vertex.parallelism),
+            max_parallelism=_max_parallelism(vertex, one.upper),
         )
         if (one := wanted.get(vertex.vertex_id)) is not None
         else vertex
@@ -88,6 +92,15 @@ def with_bounds(job_graph: JobGraph, bounds: Sequence[ParallelismBounds]) -> Job
     except JobSubmissionError as error:
         raise JobStateError(job_id, error.text) from error
     return changed
+
+
+def _max_parallelism(vertex: JobVertex, upper: int) -> int | None:
+    """So that state stays where it is.  It is left open where it is derived as before: the state
+    that the job was restored with may have another one, and is refused where one is set."""
+    derived = default_max_parallelism(vertex.parallelism)
+    if vertex.max_parallelism is None and default_max_parallelism(upper) == derived:
+        return None
+    return vertex.max_parallelism or derived
 
 
 def desired_slots(job_graph: JobGraph) -> tuple[ResourceRequirement, ...]:

@@ -84,6 +84,12 @@ def test_other_bounds_leave_other_vertices_and_the_number_of_key_groups_alone() 
     assert again.vertices[1].max_parallelism == 2048
 
 
+def test_other_bounds_set_no_number_of_key_groups_that_is_derived_as_before() -> None:
+    """DI-20: that of the state which the job began with is not refused by its next JobMaster."""
+    changed = with_bounds(adaptive(elastic("a", 1, 3)), (ParallelismBounds(A, 1, 8),))
+    assert changed.vertices[0].max_parallelism is None
+
+
 @pytest.mark.parametrize(
     ("bounds", "problem"),
     [
