@@ -38,6 +38,7 @@ from flinkray.checkpoint.storage import (
 from flinkray.core.errors import FlinkRayError, JobError
 from flinkray.core.ids import JobMasterId
 from flinkray.core.job_options import SAVEPOINT_DIR
+from flinkray.core.locations import without_secrets
 from flinkray.ha import CheckpointStoreFencedError, CompletedCheckpointPointer, StoreError
 from flinkray.rpc import FencedRpcEndpoint
 from flinkray.scheduler.checkpoints.actions import (
@@ -159,7 +160,7 @@ class StoredCheckpoints:
             if checkpoint is not None:
                 recovered.append(checkpoint)
         if recovered:
-            log.info("job %s goes on from %s", self._job_id, recovered[-1].path)
+            log.info("job %s goes on from %s", self._job_id, without_secrets(recovered[-1].path))
         return tuple(recovered)
 
     async def _read(
@@ -199,13 +200,13 @@ class StoredCheckpoints:
         async def read() -> CheckpointMetadata:
             return await self._storage_of_users.run(read_whole, location)
 
-        metadata = await self._try(f"read {location}", read, PATIENCE)
+        metadata = await self._try(f"read {without_secrets(location)}", read, PATIENCE)
         return CompletedCheckpoint(metadata, savepoint(), metadata_path(location))
 
     async def _add_restored(self, checkpoint: CompletedCheckpoint) -> None:
         checkpoint_id = checkpoint.checkpoint_id
         async with self._in_order:
-            what = f"keep savepoint {checkpoint.path}"
+            what = f"keep savepoint {without_secrets(checkpoint.path)}"
             await self._insist(what, lambda: self._ids.set_count(checkpoint_id + 1))
             pointer = CompletedCheckpointPointer(self._job_id, checkpoint_id, checkpoint.path)
             await self._insist(what, lambda: self._pointers.add(pointer))
@@ -246,7 +247,7 @@ class StoredCheckpoints:
                 return await self._storage_of_users.run(read_metadata, directory)
 
             try:
-                metadata = await self._try(f"look for {directory}", read, PATIENCE)
+                metadata = await self._try(f"look for {without_secrets(directory)}", read, PATIENCE)
             except (CheckpointNotFoundError, IncompleteCheckpointError):
                 return directory
             if not request.kind.stops_the_job:
@@ -338,7 +339,7 @@ class StoredCheckpoints:
                 await self._delete(lambda: delete_directory(directory))
 
     async def _remove_pointer(self, checkpoint: CompletedCheckpoint) -> None:
-        what, checkpoint_id = f"forget {checkpoint.path}", checkpoint.checkpoint_id
+        what, checkpoint_id = f"forget {without_secrets(checkpoint.path)}", checkpoint.checkpoint_id
         await self._try(what, lambda: self._pointers.remove(checkpoint_id), PATIENCE)
 
     async def _check_owner(self) -> None:

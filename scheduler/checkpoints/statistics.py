@@ -8,6 +8,7 @@ from dataclasses import replace
 from flinkray.checkpoint.handles import FileState, StateLocation
 from flinkray.checkpoint.metadata import CheckpointMetadata
 from flinkray.core.error_text import sendable
+from flinkray.core.locations import without_secrets
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
 from flinkray.scheduler.checkpoints.pending_checkpoint import PendingCheckpoint
 from flinkray.scheduler.checkpoints.shared_state_registry import SharedStateRegistry
@@ -48,9 +49,8 @@ class CheckpointStatsTracker:
             s for at, s in sizes.items() if isinstance(at, FileState) and registry.knows(at.path)
         )
         size = sum(sizes.values())
-        statistics = _statistics(
-            pending, CheckpointStatus.COMPLETED, now, size, size - old, checkpoint.path
-        )
+        path = without_secrets(checkpoint.path)
+        statistics = _statistics(pending, CheckpointStatus.COMPLETED, now, size, size - old, path)
         self._completed += 1
         if pending.properties.is_savepoint:
             self._latest_savepoint = statistics

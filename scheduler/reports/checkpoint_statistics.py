@@ -37,7 +37,8 @@ class CheckpointStatistics:
     checkpointed_size: int = 0
     """Without what earlier checkpoints had written."""
     path: str | None = None
-    """Of its metadata, from when it is complete until it is deleted as one that is not retained."""
+    """Of its metadata, from when it is complete until it is deleted as one that is not retained;
+    without the secrets that its URI may have."""
     failure: str | None = None
 
 

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -17,6 +18,7 @@ from flinkray.checkpoint.storage import find_checkpoints
 from flinkray.client import ClusterClient
 from flinkray.client.cli import execute
 from flinkray.scheduler.checkpoints.errors import CheckpointError
+from flinkray.testing.waiting import wait_until
 from tests.cut_line import line_to
 from tests.datastream.half_way import HalfWay, is_right
 from tests.s3_server import S3Server, s3_server
@@ -91,7 +93,18 @@ class Mount:
         self._run("mount", "-t", "tmpfs", "-o", "size=512k", "flinkray-tests", self._path)
 
     def change(self, options: str) -> None:
-        self._run("mount", "-o", f"remount,{options}", self._path)
+        """As soon as nothing is just being written there."""
+
+        def is_changed() -> bool:
+            try:
+                self._run("mount", "-o", f"remount,{options}", self._path)
+            except subprocess.CalledProcessError as error:
+                if "busy" not in error.stderr:
+                    raise
+                return False
+            return True
+
+        wait_until(is_changed, 30, "nothing to be written")
 
     def unmount(self) -> None:
         self._run("umount", "--lazy", self._path)
@@ -153,7 +166,9 @@ def test_checkpoints_fail_while_s3_refuses_or_is_away_and_go_on_afterwards(
             fails(streams, program, capsys, directory, "give whose credentials these are the right")
         line.cut()
         shown = fails(streams, program, capsys, directory, "cannot write it: ")
+        assert user[0] in shown
         assert user[1] not in shown, "no secrets are told"
+        assert quote(user[1], safe="") not in shown
         line.mend()
         goes_on_from(program, program.job.trigger_checkpoint(timeout=60))
 

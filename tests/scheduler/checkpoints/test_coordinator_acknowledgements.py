@@ -640,3 +640,18 @@ def test_people_are_told_the_paths_of_those_checkpoints_that_are_not_deleted() -
     assert told.latest_completed is not None
     assert told.latest_completed.checkpoint_id == 2
     assert [told.latest_completed.path, *(each.path for each in told.history)] == [None] * 3
+
+
+def test_people_are_told_no_secrets_of_paths() -> None:
+    job = JobWithCheckpoints()
+    job.begin()
+    acknowledged = [
+        AcknowledgeCheckpoint(JOB, 1, attempt, None) for attempt in job.topology.attempts
+    ]
+    actions = [a for each in acknowledged for a in job.coordinator.acknowledged(each, job.now)]
+    (wanted,) = only(actions, StoreCheckpoint)
+    path = "s3://key:a-secret@bucket/chk-1/_metadata?region=us-east-1"
+    job.coordinator.checkpoint_stored(wanted, path, job.now)
+    told = job.coordinator.overview().latest_completed
+    assert told is not None
+    assert told.path == "s3://key@bucket/chk-1/_metadata"
