@@ -15,6 +15,7 @@ from flinkray.datastream.connectors.kafka import (
     KafkaTopicPartition,
 )
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
+from flinkray.testing.waiting import wait_until
 from tests.datastream.quick_restarts import CONFIGURATION
 from tests.datastream.tallies import expected, first_numbers, tallied
 from tests.datastream.test_cluster_checkpoints import on, wait_for_another
@@ -140,3 +141,42 @@ def test_nothing_is_lost_or_doubled_by_rescaling_through_savepoints(
     assert sorted(broker.read(target)[0]) == expected_values
     seen = [path for path in files.iterdir() if path.name[0] != "."]
     assert sorted(line for path in seen for line in path.read_text().split()) == expected_values
+
+
+def test_partitions_that_are_added_are_read_whatever_dies_and_with_another_parallelism(
+    broker: Broker, cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    """E2E-04: while the job runs, and while it does not."""
+    topic, files, savepoint = broker.topic(1), tmp_path / "files", ""
+    written: list[str] = []
+
+    def write(partitions: int, part: int) -> None:
+        """Into all that there are by then; returns when all is seen."""
+        broker.grow(topic, partitions)
+        for partition in range(partitions):
+            values = [f"{partition}:{part}:{n}" for n in range(50)]
+            broker.produce(topic, values, partition)
+            written.extend(values)
+
+    def seen() -> list[str]:
+        visible = [path for path in files.iterdir() if path.name[0] != "."]
+        return [line for path in visible for line in path.read_text().split()]
+
+    for run, parallelism in enumerate((1, 3)):
+        checkpoints = tmp_path / f"checkpoints-{run}"
+        env = on(cluster, checkpoints, parallelism)
+        env.configure(Configuration.from_dict({"execution.state-recovery.path": savepoint}))
+        values = env.from_source(
+            source_of(broker, topic, dict.fromkeys(range(6), 10**9)),
+            WatermarkStrategy.no_watermarks(),
+            "kafka",
+        )
+        values.uid("kafka").sink_to(FileSink(files)).uid("files")
+        job = cluster.client.job(env.execute_async("grows").get_job_id())
+        wait_for_another(checkpoints)
+        write(2 + 3 * run, 2 * run)
+        cluster.crash("TaskProcess")
+        write(3 + 3 * run, 2 * run + 1)
+        wait_until(lambda: len(seen()) >= len(written), 60, "all that was written")
+        savepoint = job.stop_with_savepoint(str(tmp_path / "savepoints"))
+    assert sorted(seen()) == sorted(written)
