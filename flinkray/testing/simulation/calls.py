@@ -26,8 +26,13 @@ class ObservedCall:
     endpoint: RpcEndpoint
     method: str
     arguments: tuple[Any, ...]
-    token: bytes | None
-    """That the caller believes in, encoded; None: it names none."""
+    frame: bytes | memoryview
+    """By which it came."""
+
+    @property
+    def token(self) -> bytes | None:
+        """That the caller believes in, encoded; None: it names none."""
+        return unpack_request(self.frame)[5]
 
 
 class CallObserver:
@@ -48,10 +53,10 @@ def observed_calls(observer: CallObserver) -> Iterator[None]:
     """For the length of a simulation: *observer* sees all calls that are handled in it."""
 
     class Server(dispatch.ServerConnection):
-        """Knows the token of the frame that it is given."""
+        """Knows the frame that it is at."""
 
         def frame_received(self, frame: bytes | memoryview) -> None:
-            self.token = unpack_request(frame)[5]
+            self.frame = frame
             super().frame_received(frame)
 
     class Observed(HandlerCall):
@@ -70,7 +75,7 @@ def observed_calls(observer: CallObserver) -> Iterator[None]:
                 endpoint,
                 self.method.name,
                 self._arguments,
-                connection.token,
+                connection.frame,
             )
 
         def begin(self) -> Any:

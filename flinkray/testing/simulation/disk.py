@@ -152,8 +152,8 @@ class SimulatedDisk(FileSystem):
     def sync_directory(self, directory: str) -> None:
         fails_after = self._operate("sync", directory)
         directory = directory.strip("/")
-        for path in self._directories:
-            if _split(path)[0] == directory:
+        for path, is_durable in self._directories.items():
+            if not is_durable and _split(path)[0] == directory:
                 self._directories[path] = True
         for path, file, _ in self._unsynced.pop(directory, []):
             _put(self._durable_entries, path, file)
