@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from flinkray.client.loop_thread import LoopThread
 
@@ -17,9 +17,7 @@ class Line:
         self._target, port = target.rsplit(":", 1)
         self._target_port = int(port)
         self._port = 0
-        self._connections: dict[
-            asyncio.Future[tuple[None, None]], tuple[asyncio.StreamWriter, ...]
-        ] = {}
+        self._connections: dict[asyncio.Task[None], list[asyncio.StreamWriter]] = {}
         self._server: asyncio.Server
         self.mend()
 
@@ -41,28 +39,31 @@ class Line:
 
     async def _cut(self) -> None:
         self._server.close()
+        for _ in range(8):  # turns of the loop, after which those are known that were just let in
+            await asyncio.sleep(0)
         for writers in self._connections.values():
             for writer in writers:
                 writer.transport.abort()
         await asyncio.gather(*self._connections)
 
     async def _connect(self, near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        writers = self._connections[task] = [back]
         far, there = await asyncio.open_connection(self._target, self._target_port)
-        passing = asyncio.gather(_pass_on(near, there), _pass_on(far, back))
-        self._connections[passing] = (back, there)
-        await passing
-        del self._connections[passing]
+        writers.append(there)
+        await asyncio.gather(_pass_on(near, there), _pass_on(far, back))
+        del self._connections[task]
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
+    with suppress(ConnectionError):  # it was cut, or one side has left
         while data := await reader.read(2**16):
             writer.write(data)
             await writer.drain()
-    except ConnectionError:
-        pass  # it was cut, or one side has left
-    finally:
-        writer.close()
+    writer.close()
+    with suppress(ConnectionError):
+        await writer.wait_closed()
 
 
 @contextmanager
