@@ -46,7 +46,7 @@ _ACTS = (
     *(SnapshotType.SAVEPOINT,) * 4,
     *(SnapshotType.SUSPEND_WITH_SAVEPOINT,) * 3,
     *(SnapshotType.TERMINATE_WITH_SAVEPOINT,) * 2,
-    None,
+    *(None,) * 2,
 )
 """What is done with a job; None: it is cancelled."""
 
@@ -140,6 +140,8 @@ class JobUser:
                 break
             kind = random.choice(_ACTS) if may_stop else SnapshotType.SAVEPOINT
             if kind is None:
+                while not (result.done() or world.completed):  # there is something to go on from
+                    await asyncio.wait([result], timeout=0.1)
                 world.is_cancelled = True
                 await self._insist(lambda: self._cancel(world.job_id))
                 break

@@ -41,7 +41,7 @@ from flinkray.checkpoint.handles import FileState, StateLocation
 from flinkray.checkpoint.state_files import StateOutput
 from flinkray.checkpoint.storage import metadata_path
 from flinkray.core.errors import FlinkRayError, RpcError
-from flinkray.ha import EmbeddedHaServices, non_ha
+from flinkray.ha import EmbeddedHaServices, abstract_services
 from flinkray.ha.directory import FileDirectory
 from flinkray.ha.durable_checkpoint_stores import DurableCheckpointIDCounter
 from flinkray.ha.durable_stores import DurableJobGraphStore, DurableJobResultStore
@@ -685,7 +685,7 @@ CHECKPOINTS: dict[str, Safeguard] = {
     ),
     "count of ids kept": Safeguard(
         "the ids of a job's checkpoints go on where its last JobMaster was",
-        _replace(non_ha, "DurableCheckpointIDCounter", _CountInMemory),
+        _replace(abstract_services, "DurableCheckpointIDCounter", _CountInMemory),
     ),
     "source cut before the barrier": Safeguard(
         "what is assigned after a source's cut is held back until its reader's snapshot",
