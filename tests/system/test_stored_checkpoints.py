@@ -152,6 +152,8 @@ def test_checkpoints_fail_while_the_disk_is_full_or_read_only_and_go_on_afterwar
     goes_on_from(program, last)
 
 
+# A connection that comes just as the line is cut for the last time.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_checkpoints_fail_while_s3_refuses_or_is_away_and_go_on_afterwards(
     streams: ClusterClient, tmp_path: Path, capsys: Output
 ) -> None:
