@@ -14,6 +14,7 @@ from flinkray.core.errors import FlinkRayError
 _OURS = ("flinkray.streaming", "flinkray.state", "flinkray.datastream", "flinkray.actors")
 _LEADING = (*_OURS, "flinkray.rpc", "asyncio", "concurrent.futures")
 """Modules by whose frames enumerators are reached, too."""
+_PICKLERS = (cloud_pickle.__name__, "cloudpickle", "pickle")
 
 
 Reading = tuple[Any, Any]
@@ -200,7 +201,7 @@ def _not_sent(error: UnpicklableRecordsError, scene: _Scene) -> OperatorError:
     """Batches are sent together and later: the frames tell of others."""
     story = "".join(traceback.format_exception_only(type(error), error))
     cause = error.__cause__
-    frames = None if cause is None else _user_frames(cause, (*_LEADING, "cloudpickle", "pickle"))
+    frames = None if cause is None else _user_frames(cause, (*_LEADING, *_PICKLERS))
     if cause is not None and frames is not None and frames is not cause.__traceback__:
         story = traceback_of(cause, frames, chain=False) + story
     return OperatorError(
