@@ -145,20 +145,37 @@ class _Contender(LeaderContender):
     """Waits for the grant; a process that loses its leadership afterwards ends its endpoint."""
 
     def __init__(self) -> None:
-        self.session: asyncio.Future[LeaderSessionID] = asyncio.get_running_loop().create_future()
+        self.session_id: LeaderSessionID | None = None
+        """In which it leads now."""
         self.on_revoked: Callable[[], object] | None = None
+        self.on_error: Callable[[Exception], None] = self._failed
+        self._error: Exception | None = None
+        self._changed = asyncio.Event()
+
+    async def until_granted(self) -> LeaderSessionID:
+        """The session; one that was over before anybody heard of it is none."""
+        while self.session_id is None:
+            await self._changed.wait()
+            self._changed.clear()
+            if self._error is not None:
+                raise self._error
+        return self.session_id
 
     def grant_leadership(self, session_id: LeaderSessionID) -> None:
-        if not self.session.done():
-            self.session.set_result(session_id)
+        self.session_id = session_id
+        self._changed.set()
 
     def revoke_leadership(self) -> None:
+        self.session_id = None
         if self.on_revoked is not None:
             self.on_revoked()
 
     def handle_error(self, error: Exception) -> None:
-        if not self.session.done():
-            self.session.set_exception(error)
+        self.on_error(error)
+
+    def _failed(self, error: Exception) -> None:
+        self._error = error
+        self._changed.set()
 
 
 class Leadership:
@@ -176,11 +193,16 @@ class Leadership:
         """Take part and wait until leadership is granted, however long that takes."""
         contender = _Contender()
         await election.start_leader_election(contender)
-        return cls(election, contender, await contender.session)
+        return cls(election, contender, await contender.until_granted())
 
     async def confirm(self, endpoint: RpcEndpoint) -> None:
-        """Let others find *endpoint*; it is closed when the leadership is lost."""
+        """Let others find *endpoint*; it is closed when the leadership is lost, or was lost since
+        it was won: an endpoint leads in one session.  It fails when the election does."""
+        if self._contender.session_id != self.session_id:
+            endpoint.close()
+            return
         self._contender.on_revoked = endpoint.close
+        self._contender.on_error = endpoint.on_fatal_error
         await self._election.confirm_leadership(self.session_id, endpoint.address)
 
     async def give_up(self) -> None:
