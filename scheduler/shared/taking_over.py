@@ -1,0 +1,83 @@
+"""What the next JobMaster of a job learns of the one before and of what runs.
+
+See ``docs/design/0051-taking-over.md``.
+"""
+
+from __future__ import annotations
+
+from flinkray.core.ids import ExecutionGraphID, JobMasterId
+from flinkray.core.kv_states import KvStateRegistration
+from flinkray.core.message import message
+from flinkray.scheduler.shared.slots import AllocatedSlot, WorkerLocation
+from flinkray.scheduler.shared.states import ExecutionState
+from flinkray.scheduler.shared.tasks import SharedPart, TaskDeployment, TaskExecutionState
+
+
+@message
+class SourceCoordinatorPlace:
+    """The coordinator of the job's sources, which lives on without its JobMaster."""
+
+    attempt_number: int
+    owner: JobMasterId
+    """The JobMaster that started it: tasks know it by this id."""
+    address: str
+
+
+@message
+class JobNotes:
+    """What a JobMaster tells its SlotPool before it acts on it; later notes replace all earlier
+    ones."""
+
+    graph_id: ExecutionGraphID
+    parallelisms: tuple[int, ...]
+    """Per vertex, in the order of the execution graph."""
+    attempts: bytes
+    """Per subtask, in the order of the execution graph, an unsigned 32-bit integer, little endian:
+    0 if it was never deployed in this execution graph, else the number of its last attempt plus
+    one."""
+    restores: int
+    """How often the coordinators of sources have been restored."""
+    source_coordinator: SourceCoordinatorPlace | None = None
+    """None: the job has none, or it is not there yet."""
+
+
+@message
+class FinishedTask:
+    """An attempt that has finished, and the slot in which it has."""
+
+    state: TaskExecutionState
+    slot: AllocatedSlot
+
+
+@message
+class ReportedTask:
+    """An attempt that a TaskExecutor has or had."""
+
+    deployment: TaskDeployment
+    """As it was deployed, but for the state that it was restored from."""
+    state: ExecutionState
+    """As was reported last, be it that nobody heard it."""
+    ended: TaskExecutionState | None = None
+    """How it ended; None: it runs."""
+    is_stopping: bool = False
+    """It has been told to stop with a savepoint."""
+
+
+@message
+class ReportedGraph:
+    """The attempts of one execution graph that a TaskExecutor has."""
+
+    graph_id: ExecutionGraphID
+    parts: tuple[SharedPart, ...]
+    """To which the deployments refer; without users' code."""
+    tasks: tuple[ReportedTask, ...]
+
+
+@message
+class TaskExecutorReport:
+    """What a TaskExecutor has of a job, when it registers at a JobMaster of it."""
+
+    location: WorkerLocation
+    slots: tuple[AllocatedSlot, ...]
+    graphs: tuple[ReportedGraph, ...]
+    kv_states: tuple[KvStateRegistration, ...] = ()
