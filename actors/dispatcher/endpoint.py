@@ -56,8 +56,9 @@ from flinkray.rpc import (
     RegistrationRejection,
     RpcService,
 )
+from flinkray.scheduler.elastic.parallelism import bounds_for
 from flinkray.scheduler.execution.restart_strategy import new_restart_strategy
-from flinkray.scheduler.graph.job_graph import JobGraph, ParallelismBounds
+from flinkray.scheduler.graph.job_graph import JobGraph, ParallelismBounds, ParallelismRange
 from flinkray.scheduler.graph.validation import validate
 from flinkray.scheduler.reports.job_info import (
     ClusterOverview,
@@ -313,12 +314,17 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
     async def heartbeat_from_client(self, job_ids: tuple[JobID, ...]) -> None:
         self._cancelling.heard_of_client(job_ids)
 
-    async def resize_job(self, job_id: JobID, bounds: tuple[ParallelismBounds, ...]) -> None:
+    async def resize_job(
+        self,
+        job_id: JobID,
+        bounds: tuple[ParallelismBounds, ...],
+        others: ParallelismRange | None = None,
+    ) -> None:
         if job_id in self._ended or self._queries.managed(job_id).outcome is not None:
             raise JobStateError(job_id, "it has ended")
         job = self._queries.managed(job_id)
         await asyncio.shield(job.accepted)
-        await self._resizing.resize(job, bounds)
+        await self._resizing.resize(job, bounds_for(job.graph, bounds, others))
 
     async def take_snapshot(self, job_id: JobID, request: SnapshotRequest) -> SnapshotTaken:
         if (ended := self._ended.get(job_id)) is not None:

@@ -21,7 +21,7 @@ from flinkray.rpc.gateway import (
     runs_to_completion,
 )
 from flinkray.rpc.liveness.registration import RegistrationFailure, RegistrationRejection
-from flinkray.scheduler.graph.job_graph import JobGraph, ParallelismBounds
+from flinkray.scheduler.graph.job_graph import JobGraph, ParallelismBounds, ParallelismRange
 from flinkray.scheduler.reports.job_info import (
     ClusterOverview,
     ExceptionEntry,
@@ -80,8 +80,15 @@ class DispatcherGateway(FencedRpcGateway):
 
     @abstractmethod
     @runs_to_completion
-    async def resize_job(self, job_id: JobID, bounds: tuple[ParallelismBounds, ...]) -> None:
+    async def resize_job(
+        self,
+        job_id: JobID,
+        bounds: tuple[ParallelismBounds, ...],
+        others: ParallelismRange | None = None,
+    ) -> None:
         """Run some vertices of an elastic job within other bounds; returns when that is stored.
+
+        *others*: for all that are not named in *bounds* and can have more than one subtask.
 
         Raises:
             JobNotFoundError.

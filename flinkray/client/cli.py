@@ -1,4 +1,4 @@
-"""The command line: ``flinkray run|list|info|cancel|savepoint|stop|query``,
+"""The command line: ``flinkray run|list|info|cancel|resize|savepoint|stop|query``,
 ``flinkray cluster up|down|status``, ``flinkray data-sets list|release`` and
 ``flinkray checkpoint list|show|trigger``.
 
@@ -35,6 +35,7 @@ from flinkray.client.cli_options import (
     running,
 )
 from flinkray.client.cli_query import query
+from flinkray.client.cli_resize import resize
 from flinkray.client.cli_savepoints import savepoint, stop, trigger_checkpoint
 from flinkray.client.pipeline_loader import PipelineNotFoundError, load_pipeline
 from flinkray.client.savepoint_locations import absolute_location
@@ -337,6 +338,7 @@ def status(as_json: bool, address: str | None, cluster_id: str) -> None:
 cli.add_command(data_sets)
 cli.add_command(checkpoint)
 cli.add_command(query)
+cli.add_command(resize)
 cli.add_command(savepoint)
 cli.add_command(stop)
 checkpoint.add_command(trigger_checkpoint)

@@ -18,7 +18,7 @@ from flinkray.client.savepoint_locations import absolute_location
 from flinkray.core.config_option import format_duration
 from flinkray.core.errors import ConfigurationError, RpcError, RpcTimeoutError
 from flinkray.core.ids import JobID, JobVertexID, TriggerID
-from flinkray.scheduler.graph.job_graph import ParallelismBounds
+from flinkray.scheduler.graph.job_graph import ParallelismBounds, ParallelismRange
 from flinkray.scheduler.reports.job_info import ExceptionEntry, JobDetails, JobProgress, JobResult
 from flinkray.scheduler.shared.states import JobStatus
 
@@ -85,9 +85,17 @@ class JobHandle:
             f"cancel job {self.job_id}", lambda gateway: gateway.cancel_job(self.job_id)
         )
 
-    def resize(self, bounds: Mapping[str, tuple[int, int]]) -> None:
+    def resize(
+        self,
+        bounds: Mapping[str, tuple[int, int]] | None = None,
+        *,
+        others: tuple[int, int] | None = None,
+    ) -> None:
         """Let vertices of an elastic job, by their names, run with other parallelisms: with at
         least, and at most, so many subtasks.  Returns when that is stored and will be tried.
+
+        Args:
+            others: for all vertices that are not named and can have more than one subtask.
 
         Raises:
             ConfigurationError: the job has no, or more than one, vertex of a name.
@@ -97,7 +105,7 @@ class JobHandle:
         for vertex in self.details().vertices:
             vertices.setdefault(vertex.name, []).append(vertex.vertex_id)
         wanted = []
-        for name, (lower, upper) in bounds.items():
+        for name, (lower, upper) in (bounds or {}).items():
             ids = vertices.get(name, [])
             if len(ids) != 1:
                 raise ConfigurationError(
@@ -107,7 +115,9 @@ class JobHandle:
             wanted.append(ParallelismBounds(ids[0], lower, upper))
         self._client._ask(
             f"resize job {self.job_id}",
-            lambda gateway: gateway.resize_job(self.job_id, tuple(wanted)),
+            lambda gateway: gateway.resize_job(
+                self.job_id, tuple(wanted), None if others is None else ParallelismRange(*others)
+            ),
         )
 
     def trigger_savepoint(

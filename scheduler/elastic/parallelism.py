@@ -15,6 +15,7 @@ from flinkray.scheduler.graph.job_graph import (
     JobGraph,
     JobVertex,
     ParallelismBounds,
+    ParallelismRange,
     SchedulerMode,
 )
 from flinkray.scheduler.graph.validation import validate
@@ -57,6 +58,23 @@ def parallelism_bounds(job_graph: JobGraph) -> tuple[ParallelismBounds, ...]:
     return tuple(
         ParallelismBounds(v.vertex_id, v.min_parallelism, v.parallelism) for v in job_graph.vertices
     )
+
+
+def bounds_for(
+    job_graph: JobGraph,
+    bounds: Sequence[ParallelismBounds],
+    others: ParallelismRange | None,
+) -> tuple[ParallelismBounds, ...]:
+    """With *others* for the vertices that are not named and can have more than one subtask."""
+    if others is None:
+        return tuple(bounds)
+    named = {one.vertex_id for one in bounds}
+    added = (
+        ParallelismBounds(vertex.vertex_id, others.lower, others.upper)
+        for vertex in job_graph.vertices
+        if vertex.vertex_id not in named and not vertex.non_parallel
+    )
+    return (*bounds, *added)
 
 
 def with_bounds(job_graph: JobGraph, bounds: Sequence[ParallelismBounds]) -> JobGraph:

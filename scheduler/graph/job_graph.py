@@ -254,6 +254,14 @@ class ParallelismBounds:
     upper: int
 
 
+@message
+class ParallelismRange:
+    """The same, whatever the vertex."""
+
+    lower: int
+    upper: int
+
+
 def _same_use(name: str) -> str:
     """Version 1 knew no archives."""
     return name

@@ -47,6 +47,7 @@ from flinkray.scheduler.graph.job_graph import (
     JobGraph,
     JobVertex,
     ParallelismBounds,
+    ParallelismRange,
 )
 from flinkray.scheduler.reports.job_info import (
     ClusterOverview,
@@ -86,7 +87,9 @@ class World:
     dispatchers: int = 0
     """How many were started."""
     cancelled: list[JobID] = field(default_factory=list)
-    resized: list[tuple[JobID, tuple[ParallelismBounds, ...]]] = field(default_factory=list)
+    resized: list[tuple[JobID, tuple[ParallelismBounds, ...], ParallelismRange | None]] = field(
+        default_factory=list
+    )
     data_sets: list[IntermediateDataSetID] = field(default_factory=list)
     """Each has two partitions."""
     graphs: list[JobGraph] = field(default_factory=list)
@@ -206,9 +209,14 @@ class ScriptedDispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         self._world.heartbeats.append(job_ids)
         await self._world.on_heartbeat()
 
-    async def resize_job(self, job_id: JobID, bounds: tuple[ParallelismBounds, ...]) -> None:
+    async def resize_job(
+        self,
+        job_id: JobID,
+        bounds: tuple[ParallelismBounds, ...],
+        others: ParallelismRange | None = None,
+    ) -> None:
         self._job(job_id)
-        self._world.resized.append((job_id, bounds))
+        self._world.resized.append((job_id, bounds, others))
 
     async def take_snapshot(self, job_id: JobID, request: SnapshotRequest) -> SnapshotTaken:
         self._job(job_id)

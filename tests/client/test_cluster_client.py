@@ -23,7 +23,7 @@ from flinkray.core.errors import (
 )
 from flinkray.core.ids import JobID, JobVertexID, LeaderSessionID
 from flinkray.ha import LeaderRetrievalListener, LeaderRetrievalService
-from flinkray.scheduler.graph.job_graph import ParallelismBounds
+from flinkray.scheduler.graph.job_graph import ParallelismBounds, ParallelismRange
 from flinkray.scheduler.reports.job_info import JobProgress, VertexInfo
 from flinkray.scheduler.shared.states import JobStatus
 from tests.client.scripted_cluster import ADDRESS, World, job_graph, scripted_cluster
@@ -108,9 +108,13 @@ def test_vertices_are_resized_by_their_names(world: World, client: ClusterClient
     world.jobs[handle.job_id] = replace(world.jobs[handle.job_id], vertices=vertices)
 
     handle.resize({"b": (1, 4)})
+    handle.resize(others=(2, 3))
 
     bounds = ParallelismBounds(vertices[1].vertex_id, 1, 4)
-    assert world.resized == [(handle.job_id, (bounds,))]
+    assert world.resized == [
+        (handle.job_id, (bounds,), None),
+        (handle.job_id, (), ParallelismRange(2, 3)),
+    ]
     for name, number in (("c", 0), ("twins", 2)):
         with pytest.raises(ConfigurationError, match=f"{number} vertices named '{name}'"):
             handle.resize({name: (1, 4)})

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from flinkray.core.errors import JobStateError
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.elastic.parallelism import (
+    bounds_for,
     desired_slots,
     parallelism_bounds,
     parallelism_for,
@@ -29,6 +30,7 @@ from flinkray.scheduler.graph.job_graph import (
     JobGraph,
     JobVertex,
     ParallelismBounds,
+    ParallelismRange,
     SchedulerMode,
 )
 from flinkray.scheduler.shared.slots import ResourceRequirement
@@ -88,6 +90,18 @@ def test_other_bounds_set_no_number_of_key_groups_that_is_derived_as_before() ->
     """DI-20: that of the state which the job began with is not refused by its next JobMaster."""
     changed = with_bounds(adaptive(elastic("a", 1, 3)), (ParallelismBounds(A, 1, 8),))
     assert changed.vertices[0].max_parallelism is None
+
+
+def test_bounds_of_the_other_vertices_leave_out_what_one_subtask_does_for_all() -> None:
+    """DI-20."""
+    alone = replace(elastic("alone", 1, 1), non_parallel=True)
+    job_graph = adaptive(elastic("a", 1, 3), elastic("b", 2, 8), alone)
+    named = (ParallelismBounds(A, 1, 2),)
+    assert bounds_for(job_graph, named, None) == named
+    assert bounds_for(job_graph, named, ParallelismRange(3, 5)) == (
+        *named,
+        ParallelismBounds(B, 3, 5),
+    )
 
 
 @pytest.mark.parametrize(

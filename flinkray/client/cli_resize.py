@@ -1,0 +1,81 @@
+"""``flinkray resize``."""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+from flinkray.client.cli_options import JOB_ID, common, connected
+from flinkray.core.ids import JobID
+
+Bounds = tuple[int, int]
+
+
+def bounds_of(text: str) -> Bounds:
+    """``4`` (from 1 to 4) or ``2..4``.
+
+    Raises:
+        click.BadParameter: it is neither.
+    """
+    match = re.fullmatch(r"(?:(\d{1,9})\.\.)?(\d{1,9})", text)
+    if match is None:
+        raise click.BadParameter(f"{text!r} is neither a number of subtasks nor a range as 2..4")
+    lower, upper = int(match[1] or 1), int(match[2])
+    if not 1 <= lower <= upper:
+        raise click.BadParameter(f"{text!r}: at least 1, and the smaller number first")
+    return lower, upper
+
+
+def _wanted(text: str) -> tuple[str | None, Bounds]:
+    """``BOUNDS`` or ``VERTEX=BOUNDS``; names may have a ``=`` in them, bounds have none."""
+    name, separator, bounds = text.rpartition("=")
+    if separator and not name:
+        raise click.BadParameter(f"{text!r} names no vertex")
+    return (name if separator else None), bounds_of(bounds)
+
+
+@click.command()
+@JOB_ID
+@click.argument("wanted", nargs=-1, required=True, type=_wanted, metavar="[VERTEX=]BOUNDS ...")
+@common
+def resize(
+    job_id: JobID,
+    wanted: tuple[tuple[str | None, Bounds], ...],
+    address: str | None,
+    cluster_id: str,
+) -> None:
+    """Let an elastic job run with another parallelism.
+
+    BOUNDS is a number, the most subtasks that a vertex may have, or a range as 2..4.  Without
+    VERTEX, a name that `flinkray info` shows, it is for all vertices that can have more than one;
+    what is said of a vertex itself goes before that.
+
+    It is elastic if it was submitted with -D jobmanager.scheduler=adaptive.  It goes on with the
+    slots that there are, from its latest checkpoint.
+    """
+    given = [bounds for name, bounds in wanted if name is None]
+    if len(given) > 1:
+        raise click.UsageError("BOUNDS without a VERTEX can be given once")
+    others = given[0] if given else None
+    bounds: dict[str, Bounds] = {}
+    for name, of_vertex in wanted:
+        if name in bounds:
+            raise click.UsageError(f"{name!r} is named twice")
+        if name is not None:
+            bounds[name] = of_vertex
+    with connected(address, cluster_id) as client:
+        client.job(job_id).resize(bounds, others=others)
+    click.echo(f"job {job_id} goes on with {_text(bounds, others)} as soon as it has the slots")
+
+
+def _text(bounds: dict[str, Bounds], others: Bounds | None) -> str:
+    named = [f"{_range(of_vertex)} of {name!r}" for name, of_vertex in bounds.items()]
+    if others is not None:
+        named.append(f"{_range(others)} of each {'other ' if bounds else ''}vertex")
+    return ", ".join(named)
+
+
+def _range(bounds: Bounds) -> str:
+    lower, upper = bounds
+    return f"{upper} subtasks" if lower == upper else f"{lower} to {upper} subtasks"
