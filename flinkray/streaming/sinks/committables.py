@@ -52,7 +52,8 @@ class CommittableCollector:
 
     def restore(self, messages: Iterable[CommittableMessage]) -> None:
         """They were in the checkpoint that the task goes on from, which is complete: whatever their
-        ids are, which may be those of another job."""
+        ids are, which may be those of another job.  Where checkpoints are at least once, and
+        several at a time, some may be of the next one: their records come again."""
         for message in messages:
             known = message.checkpoint_id or 0
             self._add(message._replace(checkpoint_id=min(known, self._completed)))
