@@ -34,9 +34,9 @@ from flinkray.scheduler.shared.slots import (
     ResourceShortage,
     SlotOffer,
     SlotOfferAnswer,
-    WorkerLocation,
 )
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.taking_over import TaskExecutorReport
 from flinkray.scheduler.slots.slot_requests import SlotEvent
 from flinkray.spark.gateway import CoordinatorListenerGateway
 
@@ -48,10 +48,10 @@ class JobMasterGateway(CoordinatorListenerGateway, KvStateRegistryGateway, KvSta
 
     @abstractmethod
     async def register_task_executor(
-        self, job_id: JobID, location: WorkerLocation
-    ) -> (
-        TaskExecutorToJobMasterRegistrationSuccess | RegistrationFailure | RegistrationRejection
-    ): ...
+        self, job_id: JobID, report: TaskExecutorReport
+    ) -> TaskExecutorToJobMasterRegistrationSuccess | RegistrationFailure | RegistrationRejection:
+        """A TaskExecutor presents itself, and what it has of the job.  What happens to that after
+        the report was made is told when this has been answered."""
 
     @abstractmethod
     async def offer_slots(

@@ -144,7 +144,8 @@ class TaskProcessGateway(RpcGateway):
     async def run_tasks(
         self, deployments: TaskDeployments, job_master_id: JobMasterId, blob_server: str | None
     ) -> None:
-        """Begin these; what becomes of each is told to the TaskExecutor.
+        """Begin these, on behalf of that JobMaster; what becomes of each is told to the
+        TaskExecutor.
 
         The parts are those that this process was not sent yet.
         """

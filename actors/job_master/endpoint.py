@@ -90,9 +90,9 @@ from flinkray.scheduler.shared.slots import (
     ResourceShortage,
     SlotOffer,
     SlotOfferAnswer,
-    WorkerLocation,
 )
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.taking_over import TaskExecutorReport
 from flinkray.scheduler.shared.tasks import TaskExecutionState
 from flinkray.scheduler.slots.slot_ledger import SlotLedger
 from flinkray.scheduler.slots.slot_requests import SlotEvent
@@ -376,14 +376,14 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     # --- TaskExecutors ----------------------------------------------------------------------------
 
     async def register_task_executor(
-        self, job_id: JobID, location: WorkerLocation
+        self, job_id: JobID, report: TaskExecutorReport
     ) -> TaskExecutorToJobMasterRegistrationSuccess | RegistrationFailure | RegistrationRejection:
         if job_id != self._job_id:
             return RegistrationRejection(f"this JobMaster runs job {self._job_id}, not {job_id}")
         try:
-            await self._slots.register(location)
+            await self._slots.register(report.location)
         except RpcError as error:
-            return RegistrationFailure(f"no TaskExecutor at {location.address}: {error}")
+            return RegistrationFailure(f"no TaskExecutor at {report.location.address}: {error}")
         return TaskExecutorToJobMasterRegistrationSuccess(self._resource_id)
 
     async def offer_slots(

@@ -60,6 +60,7 @@ from flinkray.scheduler.job.input_splits import InputSplit
 from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
 from flinkray.scheduler.shared.slots import WorkerLocation
 from flinkray.scheduler.shared.states import ExecutionState
+from flinkray.scheduler.shared.taking_over import TaskExecutorReport
 from flinkray.scheduler.shared.tasks import (
     TaskDeployments,
 )
@@ -369,7 +370,10 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     ) -> None:
         self._job_leaders.heartbeat_received(resource_id, job_master_id, report)
 
-    # what the JobLeaderService tells its listener
+    # what the JobLeaderService asks and tells its listener
+
+    def report(self, job_id: JobID) -> TaskExecutorReport:
+        return TaskExecutorReport(self._location, (), ())
 
     def job_master_connected(self, job_id: JobID) -> None:
         self._offers.offer(job_id)

@@ -27,6 +27,7 @@ from flinkray.rpc import (
     RpcEndpoint,
 )
 from flinkray.scheduler.shared.slots import WorkerLocation
+from flinkray.scheduler.shared.taking_over import TaskExecutorReport
 
 _LeaderConnection = LeaderConnection[JobMasterGateway, TaskExecutorToJobMasterRegistrationSuccess]
 _Answer = TaskExecutorToJobMasterRegistrationSuccess | RegistrationFailure | RegistrationRejection
@@ -55,6 +56,9 @@ _Job = Job[_Following, _Registered]
 
 class JobLeaderListener(Protocol):
     """Who is told what becomes of JobMasters, on the TaskExecutor's main thread."""
+
+    def report(self, job_id: JobID) -> TaskExecutorReport:
+        """What the TaskExecutor has of the job, for the registration that is sent at once."""
 
     def job_master_connected(self, job_id: JobID) -> None:
         """The TaskExecutor is registered there."""
@@ -135,7 +139,7 @@ class JobLeaderService:
     def _register(self, job: _Job, master: JobMasterGateway) -> Awaitable[_Answer]:
         """What it answers counts more than a goodbye that was heard before it was asked."""
         job.services.has_said_goodbye = False
-        return master.register_task_executor(job.job_id, self._location)
+        return master.register_task_executor(job.job_id, self._listener.report(job.job_id))
 
     def said_goodbye(self, job_id: JobID, job_master_id: JobMasterId) -> bool:
         """That JobMaster knows nothing of us any more, whatever it still answers to a registration

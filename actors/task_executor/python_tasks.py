@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from flinkray.actors.gateways.task_reports import TaskReport, not_ready
@@ -98,7 +98,7 @@ class PythonTasks(TasksOfKind):
         job_master_id: JobMasterId,
         blob_server: str | None,
     ) -> None:
-        job_id, graph_id = deployments.job_id, deployments.graph_id
+        graph_id = deployments.graph_id
         of_process = tuple(task.deployment for task in tasks)
         keys = {deployments.job}
         for deployment in of_process:
@@ -107,7 +107,7 @@ class PythonTasks(TasksOfKind):
         attempts = [task.attempt_id for task in tasks]
         self.processes.run_tasks(
             place,
-            TaskDeployments(job_id, graph_id, deployments.job, parts, of_process),
+            replace(deployments, parts=parts, tasks=of_process),
             job_master_id,
             blob_server,
             lambda cause: self._failed(attempts, cause),

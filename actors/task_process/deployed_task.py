@@ -29,7 +29,9 @@ class DeployedTask:
     vertex: VertexInformation
     task: TaskDeployment
     inputs: tuple[PartitionLocations, ...]
-    job_master_id: JobMasterId
+    coordinator_owner: JobMasterId
+    """The JobMaster that has started the coordinator of the job's sources, which bears its id; it
+    may be lost by now."""
     blob_server: str | None
     """From where code comes that is not in the deployment."""
 

@@ -197,12 +197,13 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway, KvStateServerGateway):
     ) -> None:
         self._parts.add(deployments)
         job = self._parts.job(deployments)
+        coordinator_owner = deployments.source_coordinator_owner or job_master_id
         self._kv_states.register_listener(job.job_id, self._kv_state_reporter)
         for task in deployments.tasks:
             vertex = self._parts.vertex(deployments.graph_id, task)
             inputs = self._parts.inputs(deployments.graph_id, task)
             deployed = DeployedTask(
-                job, deployments.graph_id, vertex, task, inputs, job_master_id, blob_server
+                job, deployments.graph_id, vertex, task, inputs, coordinator_owner, blob_server
             )
             if vertex.invokable.kind == STREAM:
                 self._start(deployed, self._streams.prepare(deployed))

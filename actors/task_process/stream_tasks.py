@@ -310,7 +310,7 @@ class StreamTaskResources:
         if vertex.inputs:  # channels, or files whose rows its tasks share without being told
             return None
         reader = ReaderProgress(
-            deployed.job_master_id,
+            deployed.coordinator_owner,
             vertex.vertex_id,
             task.subtask_index,
             task.attempt_number,
@@ -321,15 +321,15 @@ class StreamTaskResources:
             task.restores,
             0 if task.restored is None else task.restored.checkpoint_id,
         )
-        address = stream_coordinator_address(deployed.job.job_id, deployed.job_master_id)
+        address = stream_coordinator_address(deployed.job.job_id, deployed.coordinator_owner)
         return SplitClient(self._endpoint.rpc_service, address, reader)
 
     def _alignment_client(self) -> AlignmentClient:
         deployed = self._deployed
         return AlignmentClient(
             self._endpoint.rpc_service,
-            stream_coordinator_address(deployed.job.job_id, deployed.job_master_id),
-            deployed.job_master_id,
+            stream_coordinator_address(deployed.job.job_id, deployed.coordinator_owner),
+            deployed.coordinator_owner,
             alignment_name(deployed.vertex.vertex_id, deployed.task.subtask_index),
         )
 
@@ -340,8 +340,8 @@ class StreamTaskResources:
             return None
         return PrintedLinesOutput(
             self._endpoint.rpc_service,
-            stream_coordinator_address(deployed.job.job_id, deployed.job_master_id),
-            deployed.job_master_id,
+            stream_coordinator_address(deployed.job.job_id, deployed.coordinator_owner),
+            deployed.coordinator_owner,
             str(deployed.attempt_id),
             self._signal.set,
         )
@@ -401,7 +401,7 @@ class StreamTaskResources:
         assert self._results is not None
         self._place = self._tasks.collect(self._deployed, read, self._results)
         self._announcing = asyncio.ensure_future(
-            announce(self._endpoint.rpc_service, self._deployed.job_master_id, self._place)
+            announce(self._endpoint.rpc_service, self._deployed.coordinator_owner, self._place)
         )
 
     async def finish(self) -> None:
@@ -453,16 +453,14 @@ class StreamTaskResources:
             self._gate.close(reason or "the consumer ended")
 
 
-async def announce(
-    rpc_service: RpcService, job_master_id: JobMasterId, place: CollectorPlace
-) -> None:
-    """Tell the JobMaster's coordinator where results are, again and again until it knows; a
+async def announce(rpc_service: RpcService, owner: JobMasterId, place: CollectorPlace) -> None:
+    """Tell that JobMaster's coordinator where results are, again and again until it knows; a
     coordinator that is another JobMaster's has no use for them."""
-    address = stream_coordinator_address(place.partition.job_id, job_master_id)
+    address = stream_coordinator_address(place.partition.job_id, owner)
     while True:
         try:
             coordinator = await rpc_service.connect(address, StreamCoordinatorGateway)
-            await coordinator.results_are_at(job_master_id, place)
+            await coordinator.results_are_at(owner, place)
             return
         except CoordinatorReplacedError as error:
             log.info("%s is not told where results are: %s", address, error)

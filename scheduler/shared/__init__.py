@@ -8,5 +8,6 @@ __all__ = [
     "spark_reports",
     "states",
     "story",
+    "taking_over",
     "tasks",
 ]

@@ -16,6 +16,7 @@ from flinkray.core.ids import (
     ExecutionVertexID,
     IntermediateDataSetID,
     JobID,
+    JobMasterId,
     JobVertexID,
     ResultPartitionID,
 )
@@ -224,6 +225,9 @@ class TaskDeployments:
     parts: tuple[SharedPart, ...]
     """Those that the TaskExecutor has not been sent yet."""
     tasks: tuple[TaskDeployment, ...]
+    source_coordinator_owner: JobMasterId | None = None
+    """The JobMaster that has started the coordinator of the job's sources: tasks know it by this
+    id.  None: the one that deploys them."""
 
 
 def attempt_of(

@@ -81,6 +81,7 @@ from flinkray.scheduler.shared.slots import (
     WorkerLocation,
 )
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.taking_over import TaskExecutorReport
 from flinkray.scheduler.shared.tasks import (
     JobInformation,
     ResultInformation,
@@ -436,7 +437,7 @@ class JobMasterScene:
             location = WorkerLocation(
                 ResourceID("te"), self.executor.address, "n", "127.0.0.1", 1, WorkerGroupId("g"), 0
             )
-            await master.register_task_executor(self.job_id, location)
+            await master.register_task_executor(self.job_id, TaskExecutorReport(location, (), ()))
             declared = self.manager.calls_of(ResourceManagerGateway.declare_required_resources)
             profile = declared[-1][1].requirements[0].profile
             answer = await master.offer_slots(ResourceID("te"), (SlotOffer(A, 0, profile),))

@@ -19,6 +19,7 @@ from flinkray.core.resources import ResourceProfile
 from flinkray.rpc import LocalRpcService, RegistrationRejection
 from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.shared.slots import SlotOffer, WorkerLocation
+from flinkray.scheduler.shared.taking_over import TaskExecutorReport
 from flinkray.testing import TestingGateway
 from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.virtual_time import on_virtual_time
@@ -76,9 +77,8 @@ class Surroundings:
     master: JobMasterGateway
 
     async def register(self, location: WorkerLocation | None = None) -> None:
-        answer = await self.master.register_task_executor(
-            self.job_id, self.location if location is None else location
-        )
+        report = TaskExecutorReport(self.location if location is None else location, (), ())
+        answer = await self.master.register_task_executor(self.job_id, report)
         assert isinstance(answer, TaskExecutorToJobMasterRegistrationSuccess)
 
     async def offer(self, allocation_id: AllocationID, index: int = 0) -> bool:
@@ -135,7 +135,8 @@ async def test_registration_for_another_job_is_rejected(tmp_path: Path) -> None:
     """TM-17."""
     async with MiniCluster(str(tmp_path), TINY_NODE) as cluster:
         around = await Surroundings.begin(cluster)
-        answer = await around.master.register_task_executor(number(JobID, 9), around.location)
+        report = TaskExecutorReport(around.location, (), ())
+        answer = await around.master.register_task_executor(number(JobID, 9), report)
         assert isinstance(answer, RegistrationRejection)
 
 

@@ -26,6 +26,7 @@ from flinkray.core.ids import (
 )
 from flinkray.scheduler.shared.slots import SlotOffer, SlotOfferAnswer
 from flinkray.scheduler.shared.states import ExecutionState
+from flinkray.scheduler.shared.taking_over import TaskExecutorReport
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.actors.resource_cluster import ONE_CPU, RM_TOKEN, number
 from tests.actors.task_executor_under_test import (
@@ -97,7 +98,7 @@ async def test_slots_are_offered_once_the_job_master_is_there(tmp_path: Path) ->
     assert resource_id == NAME
     assert [(offer.allocation_id, offer.slot_index) for offer in offers] == [(A, 0), (B, 1)]
     assert master.calls_of(JobMasterGateway.register_task_executor) == [
-        (JOB, bench.endpoint.location)
+        (JOB, TaskExecutorReport(bench.endpoint.location, (), ()))
     ]
 
 

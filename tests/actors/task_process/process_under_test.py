@@ -177,9 +177,15 @@ class ProcessUnderTest:
     # --- the task -----------------------------------------------------------------------------
 
     async def run(
-        self, restored: RestoredTask | None = None, subtask: int = 0, parallelism: int = 1
+        self,
+        restored: RestoredTask | None = None,
+        subtask: int = 0,
+        parallelism: int = 1,
+        *,
+        job_master_id: JobMasterId = MASTER,
     ) -> ExecutionAttemptID:
-        """One more attempt; returns when it is RUNNING.  What it reads begins anew."""
+        """One more attempt; returns when it is RUNNING.  What it reads begins anew.  MASTER has
+        started the coordinator, whoever deploys the task."""
         self._attempts += 1
         self.inputs = [self._partition(number) for number in range(self._producers)]
         information = self._information(parallelism)
@@ -201,9 +207,10 @@ class ProcessUnderTest:
         parts = [SharedPart(0, version, job), SharedPart(1, version, information)]
         if self._producers:
             parts.append(SharedPart(2, version, self._locations()))
-        deployments = TaskDeployments(JOB, GRAPH, 0, tuple(parts), (task,))
+        owner = None if job_master_id == MASTER else MASTER
+        deployments = TaskDeployments(JOB, GRAPH, 0, tuple(parts), (task,), owner)
         self.attempt_id = attempt_of(GRAPH, information, task)
-        await self.process.run_tasks(deployments, MASTER, None)
+        await self.process.run_tasks(deployments, job_master_id, None)
         running = await self.next_report()
         assert running == TaskExecutionState(JOB, self.attempt_id, ExecutionState.RUNNING)
         return self.attempt_id

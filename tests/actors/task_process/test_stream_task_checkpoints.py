@@ -21,6 +21,7 @@ from flinkray.checkpoint.handles import (
     TaskState,
 )
 from flinkray.client.stream_job import stream_job
+from flinkray.core.ids import JobMasterId
 from flinkray.core.key_groups import key_group_range
 from flinkray.datastream import (
     KeyedProcessFunction,
@@ -48,7 +49,7 @@ from flinkray.streaming.records.elements import (
     Watermark,
 )
 from flinkray.streaming.sources.collection import Slice
-from tests.actors.task_process.process_under_test import ProcessUnderTest, without_code
+from tests.actors.task_process.process_under_test import MASTER, ProcessUnderTest, without_code
 
 
 class Counting(KeyedProcessFunction[Any, Any, Any]):
@@ -351,6 +352,20 @@ async def test_a_source_is_restored_with_what_it_has_not_read(tmp_path: Path) ->
         await process.read_results()
         splits.give(Slice(4, 6))
         assert await process.results(2) == [4, 5]
+
+
+async def test_a_source_that_the_next_job_master_deploys_asks_the_coordinator_of_the_last(
+    tmp_path: Path,
+) -> None:
+    """It bears the id of the JobMaster that has started it, and lives on."""
+    async with ProcessUnderTest(tmp_path, numbers()) as process:
+        splits = Splits(process)
+        await process.run(job_master_id=JobMasterId(b"n" * 16))
+        await process.read_results()
+        splits.give(Slice(0, 2))
+        assert await process.results(2) == [0, 1]
+        ((reader,), *_) = process.coordinator.calls_of(StreamCoordinatorGateway.exchange)
+        assert reader.job_master_id == MASTER
 
 
 async def test_a_source_goes_on_when_a_checkpoint_is_given_up_before_its_cut(
