@@ -31,6 +31,9 @@ class CoordinatorProcess(ABC):
     ends_by_itself: float = 0.0
     """Seconds that one has for ending by itself when its JobMaster ends; 0: it is killed at once,
     and nothing of it stays."""
+    outlives_its_job_master = False
+    """Whether the job's next JobMaster may take it over: then it is asked to stop when its
+    JobMaster ends, and refuses that if another one has."""
     has_fixed_name = True
     """Whether the process of another attempt of the same JobMaster has the same name."""
 

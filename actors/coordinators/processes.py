@@ -35,7 +35,7 @@ class CoordinatorProcesses:
                 job_master, graph, services, spark_driver_factory
             ),
             CoordinatorKind.SOURCE_ENUMERATORS: StreamCoordinatorProcess(
-                job_master, graph, services.arguments.cluster_id, restored
+                job_master, graph, services, restored
             ),
             CoordinatorKind.MASTER_FORMATS: self.master_formats,
         }

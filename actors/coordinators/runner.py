@@ -9,6 +9,7 @@ from typing import Protocol
 
 from flinkray.actors.coordinators.process import ConnectedCoordinator, CoordinatorProcess
 from flinkray.actors.coordinators.processes import CoordinatorProcesses
+from flinkray.actors.gateways.stream_coordinator import CoordinatorReplacedError
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import ResourceID
 from flinkray.rpc import (
@@ -18,6 +19,7 @@ from flinkray.rpc import (
     RpcEndpoint,
     TerminationWatch,
 )
+from flinkray.rpc.spec import split_address
 from flinkray.scheduler.job.coordinator_events import (
     CoordinatorEvent,
     CoordinatorID,
@@ -62,7 +64,7 @@ class CoordinatorRunner:
     """Starts, watches and stops the processes of coordinators, as the JobScheduler decides.
 
     It decides nothing itself: whether one that is lost is started again is not its affair.
-    Coordinators die with the owner's process.
+    Coordinators die with the owner's process, but for those that may outlive it.
     """
 
     def __init__(
@@ -109,12 +111,28 @@ class CoordinatorRunner:
         running = self._running[coordinator]
         running.address, running.connected = address, connected
         if running.stop is None:
-            running.watch = self._owner.watch(
-                connected.gateway,
-                lambda reason: self._lost(coordinator, f"{how.title} died: {reason}"),
-            )
-            self._monitor(running.process, connected)
+            self._look_after(coordinator, running, connected)
             self._listener.coordinator_started(coordinator)
+
+    def adopted(
+        self, coordinator: CoordinatorID, address: str, connected: ConnectedCoordinator
+    ) -> None:
+        """One that an earlier owner has started is this one's from now on."""
+        how = self._kinds[coordinator.kind]
+        process, _ = split_address(address)
+        there = self._owner.create_task(_nothing(), name=f"adopt {process}")
+        running = _Running(process, how, there, address, connected=connected)
+        self._running[coordinator] = running
+        self._look_after(coordinator, running, connected)
+
+    def _look_after(
+        self, coordinator: CoordinatorID, running: _Running, connected: ConnectedCoordinator
+    ) -> None:
+        running.watch = self._owner.watch(
+            connected.gateway,
+            lambda reason: self._lost(coordinator, f"{running.how.title} died: {reason}"),
+        )
+        self._monitor(running.process, connected)
 
     def ask(self, action: AskCoordinator) -> None:
         """Begin; what comes of it is told, also when that is its death."""
@@ -210,17 +228,27 @@ class CoordinatorRunner:
         running.start.cancel()  # or it would have to wait for a node that may never come
         await asyncio.wait([running.start])
         if running.connected is not None:
-            try:
-                await running.connected.stop()
-            except FlinkRayError as error:
-                log.warning("%s did not stop by itself: %s", running.process, error)
-        await self._owner.rpc_service.kill(running.process)
+            await self._have_stopped(running.process, running.connected)
+        else:
+            await self._owner.rpc_service.kill(running.process)
         self._running.pop(coordinator, None)
         self._listener.coordinator_stopped(coordinator)
 
+    async def _have_stopped(self, process: str, connected: ConnectedCoordinator) -> None:
+        """It ends, unless it is another owner's by now."""
+        try:
+            await connected.stop()
+        except CoordinatorReplacedError as error:
+            log.warning("%s goes on: %s", process, error)
+            return
+        except FlinkRayError as error:
+            log.warning("%s did not stop by itself: %s", process, error)
+        await self._owner.rpc_service.kill(process)
+
     async def kill_all(self) -> None:
         """The owner ends, and nobody is told anything any more: all are killed, but for those that
-        are being stopped and need some time for leaving nothing behind (:meth:`all_ended`)."""
+        are being stopped and need some time for leaving nothing behind (:meth:`all_ended`), and
+        those that may be another owner's by now."""
         running = list(self._running.values())
         self._running.clear()
         if self._heartbeats is not None:
@@ -228,6 +256,9 @@ class CoordinatorRunner:
         for one in running:
             self._unmonitor(one)
             one.start.cancel()
+            if one.stop is None and one.how.outlives_its_job_master and one.connected is not None:
+                stop = self._have_stopped(one.process, one.connected)
+                one.stop = self._owner.create_task(stop, f"stop {one.process}")
             if one.stop is not None and one.how.ends_by_itself:
                 self._ending.append(one)
             else:
@@ -240,5 +271,9 @@ class CoordinatorRunner:
     async def _end(self, running: _Running) -> None:
         assert running.stop is not None
         await asyncio.wait([running.stop], timeout=running.how.ends_by_itself)
-        if not running.stop.done():
+        if not running.stop.done() and not running.how.outlives_its_job_master:
             await self._owner.rpc_service.kill(running.process)
+
+
+async def _nothing() -> None:
+    """It is there already."""

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from flinkray.actors.coordinators.process import ConnectedCoordinator, CoordinatorProcess
 from flinkray.actors.gateways.stream_coordinator import (
     STREAM_COORDINATOR_FACTORY,
+    AdoptedCoordinator,
+    CoordinatorReplacedError,
     RestoredCoordinators,
     StreamCoordinatorArguments,
     StreamCoordinatorGateway,
     VertexCode,
     stream_coordinator_process,
 )
+from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.core.ids import JobMasterId
+from flinkray.core.options import JOB_MASTER_TAKEOVER_TIMEOUT
 from flinkray.rpc import EndpointSpec, FencedRpcEndpoint, RpcService
 from flinkray.scheduler.graph.job_graph import STREAM, JobGraph, JobVertex
 from flinkray.scheduler.job.job_scheduler_actions import StartCoordinator
+
+log = logging.getLogger(__name__)
 
 
 def source_operator_of(vertex: JobVertex) -> str:
@@ -30,17 +37,18 @@ class StreamCoordinatorProcess(CoordinatorProcess):
 
     title = "the coordinator of the job's sources"
     ends_by_itself = 10.0
+    outlives_its_job_master = True
 
     def __init__(
         self,
         job_master: FencedRpcEndpoint[JobMasterId],
         graph: JobGraph,
-        cluster_id: str,
+        services: ClusterServices,
         restored: Callable[[], RestoredCoordinators | None],
     ) -> None:
         """*restored*: what coordinators were restored to last; None: they begin anew."""
         self._restored = restored
-        self._cluster_id = cluster_id
+        self._services = services
         self._job_master = job_master
         self._graph = graph
         self._vertices = tuple(
@@ -57,7 +65,7 @@ class StreamCoordinatorProcess(CoordinatorProcess):
     def spec(self, action: StartCoordinator, blob_server: str | None) -> EndpointSpec:
         graph = self._graph
         arguments = StreamCoordinatorArguments(
-            self._cluster_id,
+            self._services.arguments.cluster_id,
             graph.job_id,
             self._job_master.fencing_token,
             action.coordinator,
@@ -65,20 +73,42 @@ class StreamCoordinatorProcess(CoordinatorProcess):
             self._vertices,
             graph.files,
             self._restored(),
+            self._services.configuration.get(JOB_MASTER_TAKEOVER_TIMEOUT),
         )
         return EndpointSpec(
             "StreamCoordinator",
             stream_coordinator_process(graph.job_id, self._job_master.fencing_token),
             STREAM_COORDINATOR_FACTORY,
             arguments,
+            detached=True,
             may_take_over=True,
         )
 
     async def connect(self, service: RpcService, address: str) -> ConnectedCoordinator:
+        return self._connected(await service.connect(address, StreamCoordinatorGateway))
+
+    async def adopt(
+        self, address: str, owner: JobMasterId
+    ) -> tuple[ConnectedCoordinator, AdoptedCoordinator]:
+        """Take over the one that an earlier JobMaster, *owner*, has started.
+
+        Raises:
+            RpcError: it is not there, or does not answer.
+            CoordinatorReplacedError: it is another JobMaster's.
+        """
+        master = self._job_master
+        coordinator = await master.connect(address, StreamCoordinatorGateway)
+        adopted = await coordinator.adopt(owner, master.fencing_token, master.address)
+        return self._connected(coordinator), adopted
+
+    def _connected(self, coordinator: StreamCoordinatorGateway) -> ConnectedCoordinator:
         token = self._job_master.fencing_token
-        coordinator = await service.connect(address, StreamCoordinatorGateway)
-        return ConnectedCoordinator(
-            coordinator,
-            lambda: coordinator.request_heartbeat(token),
-            lambda: coordinator.stop(token),
-        )
+
+        async def request_heartbeat() -> None:
+            try:
+                await coordinator.request_heartbeat(token)
+            except CoordinatorReplacedError as error:
+                log.warning("this JobMaster ends: %s", error)
+                self._job_master.close()
+
+        return ConnectedCoordinator(coordinator, request_heartbeat, lambda: coordinator.stop(token))

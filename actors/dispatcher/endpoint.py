@@ -294,6 +294,9 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
     async def request_kv_state_location(self, job_id: JobID, name: str) -> KvStateLocation:
         return await self._queries.kv_state_location(job_id, name)
 
+    async def request_source_coordinator(self, job_id: JobID) -> JobMasterId | None:
+        return await self._queries.source_coordinator(job_id)
+
     async def request_job_result(self, job_id: JobID) -> JobResult:
         if (ended := self._ended.get(job_id)) is not None:
             return ended.result

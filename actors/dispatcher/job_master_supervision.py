@@ -15,6 +15,7 @@ from flinkray.actors.gateways.messages import (
     job_master_resource_id,
     process_of_job_master,
 )
+from flinkray.actors.gateways.stream_coordinator import stream_coordinators_of_job
 from flinkray.core.errors import (
     FencingTokenError,
     JobStateError,
@@ -110,12 +111,13 @@ class JobMasterSupervision:
             self.watch(job, job_master_id)
 
     async def kill(self, job_id: JobID) -> None:
-        """End the process of a job's JobMaster, if there is one, and the SlotPools that outlive
-        theirs."""
+        """End the process of a job's JobMaster, if there is one, and the processes that outlive
+        theirs: SlotPools, and coordinators of sources."""
         service = self._dispatcher.rpc_service
         await service.kill(job_master_process(job_id))
-        for name in await service.process_names(slot_pools_of_job(job_id)):
-            await service.kill(name)
+        for prefix in (slot_pools_of_job(job_id), stream_coordinators_of_job(job_id)):
+            for name in await service.process_names(prefix):
+                await service.kill(name)
 
     def watch(self, job: ManagedJob, job_master_id: JobMasterId | None) -> None:
         """None: that of a previous Dispatcher, whose id is not known yet.

@@ -12,7 +12,7 @@ from flinkray.actors.dispatcher.job_history import JobHistory
 from flinkray.actors.dispatcher.managed_job import ManagedJob, overview_of
 from flinkray.actors.gateways import JobMasterGateway
 from flinkray.core.errors import JobNotFoundError, RpcError, UnreadableRecordError
-from flinkray.core.ids import JobID
+from flinkray.core.ids import JobID, JobMasterId
 from flinkray.core.kv_states import (
     KvStateJobNotFoundError,
     KvStateLocation,
@@ -115,6 +115,11 @@ class JobQueries:
         if location is None:
             raise UnknownKvStateLocationError(name)
         return location
+
+    async def source_coordinator(self, job_id: JobID) -> JobMasterId | None:
+        """Raises as :meth:`managed` does."""
+        job = self.managed(job_id)
+        return await self._ask(job, lambda job_master: job_master.request_source_coordinator())
 
     async def _overview_of(self, job: ManagedJob) -> JobOverview:
         overview = await self._ask(job, lambda job_master: job_master.request_job_overview())

@@ -15,6 +15,7 @@ __all__ = [
     "job_processes",
     "kv_states",
     "messages",
+    "slot_pool",
     "snapshots",
     "stream_coordinator",
     "task_errors",

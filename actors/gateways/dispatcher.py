@@ -148,6 +148,15 @@ class DispatcherGateway(FencedRpcGateway):
             UnknownKvStateLocationError: nobody holds a state of that name at present.
         """
 
+    @abstractmethod
+    async def request_source_coordinator(self, job_id: JobID) -> JobMasterId | None:
+        """The JobMaster that has started the coordinator of the job's sources, whose process bears
+        its id; None: that is not known at present.
+
+        Raises:
+            JobNotFoundError: there is no such job, or it has ended.
+        """
+
     # from the ResourceManager
 
     @abstractmethod

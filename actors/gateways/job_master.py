@@ -16,6 +16,7 @@ from flinkray.core.ids import (
     DispatcherId,
     ExecutionAttemptID,
     JobID,
+    JobMasterId,
     ResourceID,
     ResourceManagerId,
     ResultPartitionID,
@@ -203,6 +204,11 @@ class JobMasterGateway(CoordinatorListenerGateway, KvStateRegistryGateway, KvSta
             StopWithSavepointError: it is complete, but the job did not finish.
             JobError, CheckpointStorageError: the directory cannot be used.
         """
+
+    @abstractmethod
+    async def request_source_coordinator(self) -> JobMasterId | None:
+        """The JobMaster that has started the coordinator of the job's sources, whose process bears
+        its id; None: that is not known yet."""
 
     @abstractmethod
     async def request_savepoint_in_use(self) -> str | None:

@@ -11,7 +11,7 @@ def job_process(kind: str, job_id: JobID, job_master_id: JobMasterId) -> str:
     The JobMasterId is part of it.  Who starts a process ends one of the same name first, so a
     JobMaster that was replaced and wakes up late can end and replace its own processes only.
     """
-    return f"{kind}-{job_id}-{job_master_id}"
+    return f"{processes_of_job(kind, job_id)}{job_master_id}"
 
 
 def slot_pool_process(job_id: JobID, job_master_id: JobMasterId) -> str:
@@ -19,6 +19,11 @@ def slot_pool_process(job_id: JobID, job_master_id: JobMasterId) -> str:
     return job_process("SlotPool", job_id, job_master_id)
 
 
+def processes_of_job(kind: str, job_id: JobID) -> str:
+    """With what the names of the processes of that kind begin, of all JobMasters of the job."""
+    return f"{kind}-{job_id}-"
+
+
 def slot_pools_of_job(job_id: JobID) -> str:
     """With what the names of the processes of all its JobMasters' SlotPools begin."""
-    return f"SlotPool-{job_id}-"
+    return processes_of_job("SlotPool", job_id)

@@ -10,6 +10,7 @@ from flinkray.core.ids import (
     ResourceID,
     ResourceManagerId,
 )
+from flinkray.core.message import message
 from flinkray.rpc.gateway import (
     FencedRpcGateway,
     ask_timeout,
@@ -22,12 +23,26 @@ from flinkray.scheduler.shared.slots import (
     SlotOfferAnswer,
     WorkerLocation,
 )
+from flinkray.scheduler.shared.taking_over import FinishedTask, JobNotes
 from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
     RestoredSlot,
     ReturnSlots,
     SlotRequests,
 )
+
+
+@message
+class HandedOver:
+    """What the pool of a lost JobMaster knows."""
+
+    allocations: tuple[AllocationID, ...]
+    """All that it has, or expects."""
+    task_executors: tuple[WorkerLocation, ...]
+    """On which they are, as far as they have been offered."""
+    notes: JobNotes | None = None
+    finished: int = 0
+    """How many finished tasks belong to the notes."""
 
 
 class SlotPoolGateway(FencedRpcGateway):
@@ -103,9 +118,31 @@ class SlotPoolGateway(FencedRpcGateway):
         """What the pools of past JobMasters have handed over: it is taken when it is offered."""
 
     @abstractmethod
+    @runs_to_completion
+    async def note(self, notes: JobNotes) -> None:
+        """Keep this for the job's next JobMaster; it replaces earlier notes."""
+
+    @abstractmethod
+    @runs_to_completion
+    async def note_finished(self, finished: tuple[FinishedTask, ...]) -> None:
+        """Keep these, too, as long as the notes are of the same execution graph."""
+
+    @abstractmethod
     @ask_timeout(5.0)
-    async def hand_over(self, successor: JobMasterId) -> tuple[AllocationID, ...]:
-        """From the job's next JobMaster: what its own pool is to expect.  Again: the same answer.
+    async def hand_over(self, successor: JobMasterId) -> HandedOver:
+        """From the job's next JobMaster: what its own pool is to expect, and what the last one has
+        noted.  Again: the same answer.
+
+        Raises:
+            SlotAllocationError: this one's JobMaster lives.
+        """
+
+    @abstractmethod
+    @ask_timeout(5.0)
+    async def hand_over_finished(
+        self, successor: JobMasterId, first: int
+    ) -> tuple[FinishedTask, ...]:
+        """Those from that one on, as many as fit into a message.
 
         Raises:
             SlotAllocationError: this one's JobMaster lives.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from flinkray.actors.gateways.job_processes import job_process
+from flinkray.actors.gateways.job_processes import job_process, processes_of_job
 from flinkray.actors.gateways.task_process import JobPartition
 from flinkray.checkpoint.handles import StateLocation
 from flinkray.core.blobs import BlobKey
@@ -12,6 +12,7 @@ from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import JobID, JobMasterId, JobVertexID
 from flinkray.core.message import message
 from flinkray.rpc import RpcGateway, ask_timeout
+from flinkray.rpc.gateway import runs_to_completion
 from flinkray.scheduler.checkpoints.messages import CheckpointAborted, CheckpointCompleted
 from flinkray.scheduler.graph.job_graph import JobFile
 from flinkray.scheduler.job.coordinator_events import CoordinatorID
@@ -19,6 +20,11 @@ from flinkray.scheduler.job.coordinator_events import CoordinatorID
 STREAM_COORDINATOR_ENDPOINT = "streams"
 
 STREAM_COORDINATOR_FACTORY = "flinkray.actors.stream_coordinator.endpoint:create_stream_coordinator"
+
+
+def stream_coordinators_of_job(job_id: JobID) -> str:
+    """With what the names of the processes of all its JobMasters' coordinators begin."""
+    return processes_of_job("StreamCoordinator", job_id)
 
 
 def stream_coordinator_process(job_id: JobID, job_master_id: JobMasterId) -> str:
@@ -37,7 +43,8 @@ def stream_coordinator_address(job_id: JobID, job_master_id: JobMasterId) -> str
 
 
 class CoordinatorReplacedError(FlinkRayError):
-    """The coordinator belongs to another JobMaster of the job than the task that calls it."""
+    """The coordinator belongs to another JobMaster of the job than the one that calls it, or whose
+    task does."""
 
     retryable = True
 
@@ -87,6 +94,17 @@ class StreamCoordinatorArguments:
     files: tuple[JobFile, ...] = ()
     """That the code imports from."""
     restored: RestoredCoordinators | None = None
+    takeover_timeout: float = 60.0
+    """Seconds that it waits for the next JobMaster."""
+
+
+@message
+class AdoptedCoordinator:
+    """What a JobMaster learns of a coordinator that it takes over."""
+
+    coordinator: CoordinatorID
+    restores: int
+    """How often it has been restored."""
 
 
 @message
@@ -156,7 +174,10 @@ class PrintedPart:
 
 
 class StreamCoordinatorGateway(RpcGateway):
-    """One per JobMaster of a job; dies with it."""
+    """Outlives the JobMaster that has started it, its *owner*: tasks know it by the owner's id.
+
+    It takes orders of one JobMaster: of the owner, or of the one that has adopted it last.
+    """
 
     # for tasks
 
@@ -167,7 +188,7 @@ class StreamCoordinatorGateway(RpcGateway):
         said more.  May be repeated.
 
         Raises:
-            CoordinatorReplacedError: the reader is not of this JobMaster's.
+            CoordinatorReplacedError: it has another owner.
         """
 
     @abstractmethod
@@ -178,7 +199,7 @@ class StreamCoordinatorGateway(RpcGateway):
         its snapshot when it has them.  None where that checkpoint is over.
 
         Raises:
-            CoordinatorReplacedError: the reader is not of this JobMaster's.
+            CoordinatorReplacedError: it has another owner.
         """
 
     @abstractmethod
@@ -187,7 +208,7 @@ class StreamCoordinatorGateway(RpcGateway):
         attempt of the task says late changes nothing.
 
         Raises:
-            CoordinatorReplacedError: the task is not of this JobMaster's.
+            CoordinatorReplacedError: it has another owner.
         """
 
     @abstractmethod
@@ -197,7 +218,7 @@ class StreamCoordinatorGateway(RpcGateway):
         """The least watermark of a group of aligned sources, of which this is one member's.
 
         Raises:
-            CoordinatorReplacedError: the member is not of this JobMaster's.
+            CoordinatorReplacedError: it has another owner.
         """
 
     @abstractmethod
@@ -206,16 +227,34 @@ class StreamCoordinatorGateway(RpcGateway):
         """Keep it for the client, and return when more may come.  May be repeated.
 
         Raises:
-            CoordinatorReplacedError: the task is not of this JobMaster's.
+            CoordinatorReplacedError: it has another owner.
         """
 
     # for the JobMaster
 
     @abstractmethod
-    async def request_heartbeat(self, job_master_id: JobMasterId) -> None:
-        """Answer, whatever enumerators do at the moment."""
+    @ask_timeout(5.0)
+    async def adopt(
+        self, owner: JobMasterId, job_master_id: JobMasterId, listener_address: str
+    ) -> AdoptedCoordinator:
+        """From the job's next JobMaster: it gives the orders from now on, and is told of failures.
+        Again: the same answer.
+
+        Raises:
+            CoordinatorReplacedError: it has another owner, or the JobMaster that gives it orders
+                lives.
+        """
 
     @abstractmethod
+    async def request_heartbeat(self, job_master_id: JobMasterId) -> None:
+        """Answer, whatever enumerators do at the moment.
+
+        Raises:
+            CoordinatorReplacedError: another JobMaster gives the orders.
+        """
+
+    @abstractmethod
+    @runs_to_completion
     async def snapshot(
         self, job_master_id: JobMasterId, checkpoint_id: int, directory: str
     ) -> tuple[CoordinatorSnapshot, ...]:
@@ -223,21 +262,23 @@ class StreamCoordinatorGateway(RpcGateway):
         not small.  What readers are told afterwards is told when they have taken their snapshots.
 
         Raises:
-            CoordinatorReplacedError: it is another JobMaster's.
+            CoordinatorReplacedError: another JobMaster gives the orders.
             CheckpointStorageError: state cannot be written.
             OperatorError: an enumerator failed, or its state cannot be stored.
         """
 
     @abstractmethod
+    @runs_to_completion
     async def restore(self, job_master_id: JobMasterId, restored: RestoredCoordinators) -> None:
         """All sources begin with that; once for each count of restores.
 
         Raises:
-            CoordinatorReplacedError: it is another JobMaster's.
+            CoordinatorReplacedError: another JobMaster gives the orders.
             CheckpointStorageError: state cannot be read.
         """
 
     @abstractmethod
+    @runs_to_completion
     async def reset_subtasks(
         self,
         job_master_id: JobMasterId,
@@ -251,18 +292,19 @@ class StreamCoordinatorGateway(RpcGateway):
             subtasks: operator id -> index and number of the attempt that goes on from there.
 
         Raises:
-            CoordinatorReplacedError: it is another JobMaster's.
+            CoordinatorReplacedError: another JobMaster gives the orders.
             OperatorError: an enumerator failed.
         """
 
     @abstractmethod
+    @runs_to_completion
     async def checkpoint_ended(
         self, job_master_id: JobMasterId, order: CheckpointCompleted | CheckpointAborted
     ) -> None:
         """A checkpoint is over.
 
         Raises:
-            CoordinatorReplacedError: it is another JobMaster's.
+            CoordinatorReplacedError: another JobMaster gives the orders.
         """
 
     @abstractmethod
@@ -270,7 +312,7 @@ class StreamCoordinatorGateway(RpcGateway):
         """Close the enumerators and remove the job's files; then the process ends.
 
         Raises:
-            CoordinatorReplacedError: it is another JobMaster's.
+            CoordinatorReplacedError: another JobMaster gives the orders.
         """
 
     # for the client

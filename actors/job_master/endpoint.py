@@ -230,7 +230,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         await self._services.high_availability.close()
 
     async def _start_scheduling(self) -> None:
-        await self._slots.take_over()
+        await self._slots.left_by_past_job_masters()
         await self._slots.pool.start()
         if self._scheduler.takes_checkpoints and not await self._has_recovered():
             return
@@ -480,6 +480,9 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     ) -> SnapshotTaken:
         self._leaders.refuse_other_dispatchers(dispatcher_id, "take a snapshot")
         return await self._snapshots.take(request)
+
+    async def request_source_coordinator(self) -> JobMasterId | None:
+        return self._sources.owner
 
     async def request_savepoint_in_use(self) -> str | None:
         if not self._has_begun:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
 from flinkray.actors.gateways import SlotPoolGateway
-from flinkray.actors.gateways.job_processes import slot_pools_of_job
 from flinkray.actors.gateways.messages import JobMasterArguments, SlotPoolArguments
 from flinkray.actors.job_master.leaders import JobMasterLeaders
+from flinkray.actors.job_master.notes import NotesForSuccessor
+from flinkray.actors.job_master.past_pools import Left, PastPools
 from flinkray.actors.job_master.slot_pool_connection import SlotPoolConnection
 from flinkray.actors.job_master.task_executor_connections import TaskExecutorConnections
-from flinkray.core.errors import FlinkRayError, RecipientUnreachableError
+from flinkray.core.errors import RecipientUnreachableError
 from flinkray.core.ids import AllocationID, JobMasterId, ResourceID
 from flinkray.rpc import FencedRpcEndpoint, HeartbeatSettings
 from flinkray.scheduler.job import job_scheduler_actions as act
@@ -87,8 +87,8 @@ class JobMasterSlots:
         self._has_predecessors = arguments.has_predecessors
         self._handed_over: tuple[AllocationID, ...] = ()
         """By the pools of past JobMasters."""
-        self._past_pools: list[str] = []
-        """Those that have told us, and are of no use when our pool has been told."""
+        self._past = PastPools(job_master, arguments.job_graph.job_id)
+        self.notes = NotesForSuccessor(job_master, self.pool.tell)
         self._offers_in_flight: Counter[ResourceID] = Counter()
         self._is_restarting = False
         """As the SlotPool was told last."""
@@ -101,34 +101,18 @@ class JobMasterSlots:
 
     # --- past JobMasters --------------------------------------------------------------------------
 
-    async def take_over(self) -> None:
-        """Ask the pools of past JobMasters what they leave: to be done before the own pool is
-        there, so that it knows what to expect when TaskExecutors offer it."""
-        if not self._has_predecessors:
-            return
-        prefix = slot_pools_of_job(self._graph.job_id)
-        names = await self._job_master.rpc_service.process_names(prefix)
-        past = {name: JobMasterId.from_hex(name.removeprefix(prefix)) for name in names}
-        left = await asyncio.gather(*(self._left_by(name, token) for name, token in past.items()))
-        self._handed_over = tuple(dict.fromkeys(a for of_one in left for a in of_one))
-
-    async def _left_by(self, name: str, job_master_id: JobMasterId) -> tuple[AllocationID, ...]:
-        address = f"{name}/slotpool"
-        try:
-            pool = await self._job_master.connect(address, SlotPoolGateway, job_master_id)
-            left = await pool.hand_over(self._job_master.fencing_token)
-        except FlinkRayError as error:  # what is required is taken all the same when it is offered
-            log.info("job %s: %s hands over nothing: %s", self._graph.job_id, name, error)
-            return ()
-        self._past_pools.append(name)
-        return left
+    async def left_by_past_job_masters(self) -> Left:
+        """What their pools say: to be asked before the own pool is there, so that it knows what to
+        expect when TaskExecutors offer it."""
+        if self._has_predecessors:
+            left = await self._past.ask()
+            self._handed_over = left.allocations
+            return left
+        return Left()
 
     async def _expect(self, pool: SlotPoolGateway) -> None:
         await pool.expect_slots(self._handed_over)
-        past, self._past_pools = self._past_pools, []
-        for name in past:  # what it knew is known here
-            kill = self._job_master.rpc_service.kill(name)
-            self._job_master.create_task(kill, name=f"end {name}")
+        self._past.end()
 
     # --- what the scheduler wants -----------------------------------------------------------------
 
@@ -197,14 +181,15 @@ class JobMasterSlots:
 
     def _pool_started(self, *, is_first: bool) -> None:
         """It is told all that was said and heard before it was there."""
-        if self._handed_over or self._past_pools:
-            self.pool.tell(self._expect)
         requirements = self.ledger.requirements()
         if requirements is not None:
             self._set_requirements(requirements)
         slots = tuple(self.ledger.restored())
         steps = range(0, len(slots) if is_first else max(1, len(slots)), _SLOTS_PER_MESSAGE)
-        self.pool.restore([partial(_restore, slots[n : n + _SLOTS_PER_MESSAGE]) for n in steps])
+        restored = [partial(_restore, slots[n : n + _SLOTS_PER_MESSAGE]) for n in steps]
+        self.pool.restore([*self.notes.for_next_pool(), *restored])
+        if self._has_predecessors:
+            self.pool.tell(self._expect)
         for wanted in self.ledger.pending():
             self._request_slots(wanted)
         if self._is_restarting:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from flinkray.actors.coordinators.runner import CoordinatorRunner
 from flinkray.actors.gateways.stream_coordinator import (
+    CoordinatorReplacedError,
     CoordinatorSnapshot,
     RestoredCoordinators,
     StreamCoordinatorGateway,
@@ -56,6 +57,12 @@ class SourceCoordination:
         self._process: CoordinatorID | None = None
         """The one that runs."""
         self._calling: asyncio.Task[None] | None = None
+        self._owner: JobMasterId = job_master.fencing_token
+
+    @property
+    def owner(self) -> JobMasterId:
+        """The JobMaster that has started the process, or would start it."""
+        return self._owner
 
     @property
     def restored(self) -> RestoredCoordinators | None:
@@ -139,6 +146,10 @@ class SourceCoordination:
     async def _call(self, coordinator: CoordinatorID, waiting: _Waiting) -> None:
         try:
             await waiting.call(await self._connected(coordinator))
+        except CoordinatorReplacedError as error:
+            log.warning("this JobMaster ends: %s", error)
+            waiting.given_up(str(error))
+            self._job_master.close()
         except FlinkRayError as error:
             log.warning("%s: %s", coordinator, error)
             waiting.given_up(str(error))

@@ -8,6 +8,7 @@ __all__ = [
     "cluster_services",
     "deployment_parts",
     "job_files",
+    "job_master_watch",
     "leader_connection",
     "one_way",
     "produced_partitions",

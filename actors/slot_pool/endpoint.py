@@ -18,10 +18,12 @@ from flinkray.actors.gateways import (
     TaskExecutorGateway,
 )
 from flinkray.actors.gateways.messages import SlotPoolArguments
+from flinkray.actors.gateways.slot_pool import HandedOver
+from flinkray.actors.shared.job_master_watch import JobMasterWatch
 from flinkray.actors.shared.settings import apply_rpc_settings
+from flinkray.actors.slot_pool.kept_notes import KeptNotes
 from flinkray.core.config import Configuration
 from flinkray.core.errors import (
-    FencingTokenError,
     FlinkRayError,
     RecipientUnreachableError,
     RpcError,
@@ -44,6 +46,7 @@ from flinkray.scheduler.shared.slots import (
     SlotOfferAnswer,
     WorkerLocation,
 )
+from flinkray.scheduler.shared.taking_over import FinishedTask, JobNotes
 from flinkray.scheduler.slots.slot_pool import DeclarativeSlotPool
 from flinkray.scheduler.slots.slot_pool_actions import (
     DeclareRequirements,
@@ -63,9 +66,8 @@ log = logging.getLogger(__name__)
 
 _DECLARATION_RETRY_DELAY = 0.2
 """Seconds until a declaration that failed is sent again (SP-27)."""
-_LOOK_PAUSE = 5.0
-"""Seconds after which a new pool looks whether the JobMaster that it watches is its own, and looks
-again if it was not told."""
+_FINISHED_PER_MESSAGE = 2000
+"""Tasks, each with its slot: well below the frame size."""
 _NEWS_PER_MESSAGE = 2000
 """Slots and events in one message to the JobMaster: well below the frame size."""
 
@@ -116,14 +118,14 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
         self._declaration: asyncio.Task[None] | None = None
         self._timer: TimerHandle | None = None
         self._takeover_timeout = configuration.get(JOB_MASTER_TAKEOVER_TIMEOUT)
-        self._left: tuple[AllocationID, ...] | None = None
+        self._notes = KeptNotes()
+        self._left: HandedOver | None = None
         """What an orphan hands over; None: its JobMaster lives."""
         self._telling = asyncio.Lock()
         """News must not overtake each other."""
 
     async def on_start(self) -> None:
-        self.watch(self._job_master, self._job_master_terminated)
-        self.create_task(self._look_until_it_is_known(), name="look for the JobMaster")
+        self._watch = JobMasterWatch(self, self._job_master, self._job_master_terminated)
 
     async def on_stop(self) -> None:
         self._stop_declaring()
@@ -146,50 +148,54 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
 
     # --- without its JobMaster --------------------------------------------------------------------
 
-    async def hand_over(self, successor: JobMasterId) -> tuple[AllocationID, ...]:
-        await self._look_for_job_master()
+    async def note(self, notes: JobNotes) -> None:
+        self._refuse_as_orphan()
+        self._notes.note(notes)
+
+    async def note_finished(self, finished: tuple[FinishedTask, ...]) -> None:
+        self._refuse_as_orphan()
+        self._notes.note_finished(finished)
+
+    async def hand_over(self, successor: JobMasterId) -> HandedOver:
+        left = await self._left_to(successor)
+        log.info("job %s: JobMaster %s takes over", self._job_id, successor)
+        return left
+
+    async def hand_over_finished(
+        self, successor: JobMasterId, first: int
+    ) -> tuple[FinishedTask, ...]:
+        await self._left_to(successor)
+        return self._notes.finished[first : first + _FINISHED_PER_MESSAGE]
+
+    async def _left_to(self, successor: JobMasterId) -> HandedOver:
+        await self._watch.look()
         if self._left is None:
             job_master_id = self.fencing_token
             raise SlotAllocationError(
                 f"JobMaster {successor} gets no slots of job {self._job_id}: {job_master_id} lives"
             )
-        log.info("job %s: JobMaster %s takes over", self._job_id, successor)
         return self._left
-
-    async def _look_until_it_is_known(self) -> None:
-        is_known = False
-        while not is_known:
-            await self.rpc_service.pause(_LOOK_PAUSE)
-            is_known = await self._look_for_job_master()
-
-    async def _look_for_job_master(self) -> bool:
-        """It may have died before it was watched.  Who is at its address is watched then: its
-        successor, which knows nothing of this pool.  Returns whether it is known."""
-        if self._left is not None:
-            return True
-        try:
-            await self._job_master.request_job_status()
-        except (FencingTokenError, RecipientUnreachableError) as error:
-            self._job_master_terminated(str(error))
-        except RpcError as error:
-            log.info("job %s: whether its JobMaster lives is not known: %s", self._job_id, error)
-            return False
-        return True
 
     def _job_master_terminated(self, reason: str) -> None:
         """Idempotent."""
         if self._left is not None:
             return
-        self._left = self._pool.handed_over(self.clock.monotonic())
+        left = self._left = HandedOver(
+            self._pool.handed_over(self.clock.monotonic()),
+            tuple(dict.fromkeys(slot.location for slot in self._pool.slots)),
+            self._notes.notes,
+            len(self._notes.finished),
+        )
         log.warning(
             "job %s: its JobMaster is gone (%s); %d slots are left to the next one",
             self._job_id,
             reason,
-            len(self._left),
+            len(left.allocations),
         )
         self._stop_declaring()
         self._schedule_timer()
-        self.schedule_run_async(self._takeover_timeout if self._left else 0.0, self._end)
+        is_needed = left.allocations or left.notes is not None
+        self.schedule_run_async(self._takeover_timeout if is_needed else 0.0, self._end)
 
     def _end(self) -> None:
         """Nobody waits for it: who did would be cancelled with what the endpoint still does."""

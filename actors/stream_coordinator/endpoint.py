@@ -1,4 +1,8 @@
-"""The coordinator of a stream job."""
+"""The coordinator of a stream job.
+
+It goes on without the JobMaster that has started it, and takes orders of the job's next one when
+that has adopted it.  It ends when none has in time.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from collections.abc import Mapping
 from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.gateways.stream_coordinator import (
     STREAM_COORDINATOR_ENDPOINT,
+    AdoptedCoordinator,
     CollectorPlace,
     CoordinatorReplacedError,
     CoordinatorSnapshot,
@@ -23,6 +28,7 @@ from flinkray.actors.gateways.stream_coordinator import (
 )
 from flinkray.actors.shared.chain_code import ChainCode
 from flinkray.actors.shared.job_files import JobFiles
+from flinkray.actors.shared.job_master_watch import JobMasterWatch
 from flinkray.actors.shared.user_calls import call_user_code
 from flinkray.actors.stream_coordinator.printed_lines import PrintedLines
 from flinkray.actors.stream_coordinator.source_host import SourceHost
@@ -35,7 +41,7 @@ from flinkray.core.error_text import message_of, traceback_of, type_of
 from flinkray.core.errors import FlinkRayError, RpcConnectionError, RpcError
 from flinkray.core.ids import JobMasterId, JobVertexID
 from flinkray.ha.entries import decode_entry, encode_entry
-from flinkray.rpc import RpcEndpoint, RpcService
+from flinkray.rpc import RpcEndpoint, RpcService, TimerHandle
 from flinkray.scheduler.checkpoints.messages import CheckpointAborted, CheckpointCompleted
 from flinkray.scheduler.job.coordinator_events import CoordinatorFailure
 from flinkray.spark.user_code import load_function
@@ -60,7 +66,18 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
     def __init__(self, rpc_service: RpcService, arguments: StreamCoordinatorArguments) -> None:
         super().__init__(rpc_service, STREAM_COORDINATOR_ENDPOINT)
         self._job_id = arguments.job_id
-        self._job_master_id = arguments.job_master_id
+        self._owner = arguments.job_master_id
+        """By whose id tasks know it."""
+        self._leader = arguments.job_master_id
+        """Whose orders it takes."""
+        self._leader_address = arguments.listener_address
+        self._watch: JobMasterWatch | None = None
+        """Of the leader; None: it is lost, or nobody has been found at its address yet."""
+        self._takeover_timeout = arguments.takeover_timeout
+        self._deadline: TimerHandle | None = None
+        """While the leader is lost."""
+        self._orders = asyncio.Lock()
+        """One at a time: those of the last leader, then those of the next."""
         self._vertices = {vertex.vertex_id: vertex for vertex in arguments.vertices}
         self._restored = arguments.restored
         self._restores = 0
@@ -73,9 +90,8 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         self._alignment = AlignmentGroups()
         self._attempts: dict[str, int] = {}
         """Of source tasks, the latest that was heard of."""
-        self._listener_address = arguments.listener_address
         self._coordinator = arguments.coordinator
-        self._has_failed = False
+        self._failure: CoordinatorFailure | None = None
         self._cleaned_up: asyncio.Task[None] | None = None
         self._printed = PrintedLines(rpc_service, arguments.coordinator.attempt_number)
         self._place: CollectorPlace | None = None
@@ -86,18 +102,91 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
             self._make_hosts({}, 0)
         else:
             await self._restore(self._restored)
+        self.create_task(self._watch_leader(self._leader), "watch the JobMaster")
 
     async def on_stop(self) -> None:
         await self._clean_up()
 
     async def stop(self, job_master_id: JobMasterId) -> None:
-        self._refuse_others(job_master_id)
+        self._refuse_other_leaders(job_master_id)
         await self._printed.end()
         await self._clean_up()
         self.close()
 
+    # --- its JobMaster ----------------------------------------------------------------------------
+
     async def request_heartbeat(self, job_master_id: JobMasterId) -> None:
-        self._refuse_others(job_master_id)
+        self._refuse_other_leaders(job_master_id)
+        if self._deadline is not None:  # it was taken for dead, and lives
+            self._begin_to_watch()
+
+    async def adopt(
+        self, owner: JobMasterId, job_master_id: JobMasterId, listener_address: str
+    ) -> AdoptedCoordinator:
+        self._refuse_others(owner)
+        if job_master_id != self._leader:
+            await self._refuse_while_led(job_master_id)
+            log.info("%s goes on under JobMaster %s", self.address, job_master_id)
+            self._leader, self._leader_address = job_master_id, listener_address
+            self._begin_to_watch()
+            if self._failure is not None:
+                self.create_task(self._report(self._failure), "report a failure")
+        return AdoptedCoordinator(self._coordinator, self._restores)
+
+    async def _refuse_while_led(self, successor: JobMasterId) -> None:
+        leader, watch = self._leader, self._watch
+        if watch is not None:
+            await watch.look()
+        if self._deadline is None or self._leader != leader:
+            raise CoordinatorReplacedError(
+                f"JobMaster {successor} gets no sources of job {self._job_id}: {self._leader} lives"
+            )
+
+    def _begin_to_watch(self) -> None:
+        """It is there, as far as is known."""
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        self.create_task(self._watch_leader(self._leader), "watch the JobMaster")
+
+    async def _watch_leader(self, leader: JobMasterId) -> None:
+        try:
+            job_master = await self.connect(self._leader_address, JobMasterGateway, leader)
+        except RpcError as error:
+            if leader == self._leader:
+                self._leader_lost(str(error))
+            return
+        if leader == self._leader and self._watch is None:
+            self._watch = JobMasterWatch(self, job_master, self._leader_lost)
+
+    def _leader_lost(self, reason: str) -> None:
+        self._watch = None
+        if self._deadline is None:
+            log.warning(
+                "%s goes on without JobMaster %s for %g s: %s",
+                self.address,
+                self._leader,
+                self._takeover_timeout,
+                reason,
+            )
+            self._deadline = self.schedule_run_async(self._takeover_timeout, self._end_alone)
+
+    def _end_alone(self) -> None:
+        """Nobody waits for it: who did would be cancelled with what the endpoint still does."""
+        log.warning("%s ends: no JobMaster has adopted it", self.address)
+        self.close()
+
+    def _refuse_other_leaders(self, job_master_id: JobMasterId) -> None:
+        if job_master_id != self._leader:
+            raise CoordinatorReplacedError(
+                f"the coordinator of job {self._job_id} takes its orders of JobMaster "
+                f"{self._leader}, not of {job_master_id}"
+            )
+
+    # --- the end ----------------------------------------------------------------------------------
 
     async def _clean_up(self) -> None:
         """Once: enumerators are closed, and the job's files removed."""
@@ -115,18 +204,19 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
     async def snapshot(
         self, job_master_id: JobMasterId, checkpoint_id: int, directory: str
     ) -> tuple[CoordinatorSnapshot, ...]:
-        self._refuse_others(job_master_id)
-        snapshots = []
-        for vertex_id, vertex in self._vertices.items():
-            state = await self._hosts[vertex_id].snapshot(checkpoint_id)
-            location = None
-            if state is not None:
-                location = await self.rpc_service.run_blocking(_written, state, directory)
-            snapshots.append(CoordinatorSnapshot(vertex.operator_id, location))
-        return tuple(snapshots)
+        async with self._orders:
+            self._refuse_other_leaders(job_master_id)
+            snapshots = []
+            for vertex_id, vertex in self._vertices.items():
+                state = await self._hosts[vertex_id].snapshot(checkpoint_id)
+                location = None
+                if state is not None:
+                    location = await self.rpc_service.run_blocking(_written, state, directory)
+                snapshots.append(CoordinatorSnapshot(vertex.operator_id, location))
+            return tuple(snapshots)
 
     async def restore(self, job_master_id: JobMasterId, restored: RestoredCoordinators) -> None:
-        self._refuse_others(job_master_id)
+        self._refuse_other_leaders(job_master_id)  # it need not wait: it begins anew
         await self._restore(restored)
 
     async def _restore(self, restored: RestoredCoordinators) -> None:
@@ -159,21 +249,23 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         checkpoint_id: int,
         subtasks: dict[str, tuple[tuple[int, int], ...]],
     ) -> None:
-        self._refuse_others(job_master_id)
-        for vertex_id, vertex in self._vertices.items():
-            for subtask, attempt in subtasks.get(vertex.operator_id, ()):
-                await self._hosts[vertex_id].reset_subtask(subtask, attempt, checkpoint_id)
+        async with self._orders:
+            self._refuse_other_leaders(job_master_id)
+            for vertex_id, vertex in self._vertices.items():
+                for subtask, attempt in subtasks.get(vertex.operator_id, ()):
+                    await self._hosts[vertex_id].reset_subtask(subtask, attempt, checkpoint_id)
 
     async def checkpoint_ended(
         self, job_master_id: JobMasterId, order: CheckpointCompleted | CheckpointAborted
     ) -> None:
-        self._refuse_others(job_master_id)
-        for host in self._hosts.values():
-            if isinstance(order, CheckpointCompleted):
-                await host.checkpoint_completed(order.checkpoint_id)
-            else:
-                await host.checkpoint_completed(order.latest_completed)
-                host.checkpoint_aborted(order.checkpoint_id)
+        async with self._orders:
+            self._refuse_other_leaders(job_master_id)
+            for host in self._hosts.values():
+                if isinstance(order, CheckpointCompleted):
+                    await host.checkpoint_completed(order.checkpoint_id)
+                else:
+                    await host.checkpoint_completed(order.latest_completed)
+                    host.checkpoint_aborted(order.checkpoint_id)
 
     async def _is_of_the_present(self, reader: ReaderProgress) -> bool:
         """Whether the reader belongs to what sources were restored to last; one that belongs to
@@ -204,26 +296,29 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
 
     def _failed(self, error: FlinkRayError) -> None:
         """The first failure is told; the job begins anew then, with another coordinator."""
-        if not self._has_failed:
-            self._has_failed = True
-            failure = CoordinatorFailure(
+        if self._failure is None:
+            self._failure = CoordinatorFailure(
                 type_of(error),
                 message_of(error),
                 traceback_of(error, error.__traceback__),
                 is_user_error=True,
             )
-            self.create_task(self._report(failure), "report a failure")
+            if self._deadline is None:
+                self.create_task(self._report(self._failure), "report a failure")
 
     async def _report(self, failure: CoordinatorFailure) -> None:
-        """One that cannot tell its JobMaster is of no use: the job hears of its end."""
+        """While there is no JobMaster this waits for the next one.  One that cannot tell a
+        JobMaster which lives is of no use: the job hears of its end."""
+        leader, watch = self._leader, self._watch
         try:
-            job_master = await self.connect(
-                self._listener_address, JobMasterGateway, self._job_master_id
-            )
+            job_master = await self.connect(self._leader_address, JobMasterGateway, leader)
             await job_master.coordinator_told(self._coordinator, failure)
         except RpcError as error:
-            log.warning("%s ends: its JobMaster is not told: %s", self.address, error)
-            self.close()
+            if watch is not None:
+                await watch.look()
+            if self._deadline is None and self._leader == leader:
+                log.warning("%s ends: its JobMaster is not told: %s", self.address, error)
+                self.close()
 
     async def exchange(self, reader: ReaderProgress) -> tuple[bytes, ...]:
         self._refuse_others(reader.job_master_id)
@@ -269,10 +364,10 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
             await asyncio.shield(self._place_changed)
         return self._place
 
-    def _refuse_others(self, job_master_id: JobMasterId) -> None:
-        if job_master_id != self._job_master_id:
+    def _refuse_others(self, owner: JobMasterId) -> None:
+        if owner != self._owner:
             raise CoordinatorReplacedError(
-                f"the coordinator of job {self._job_id} is not that of JobMaster {job_master_id}"
+                f"the coordinator of job {self._job_id} is not that of JobMaster {owner}"
             )
 
 

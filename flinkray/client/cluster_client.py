@@ -293,11 +293,12 @@ class ClusterClient:
         """The Dispatcher's answer; on the client's event loop."""
         return await self._connection.ask(question, call, _ANSWER_TIMEOUT)
 
-    async def job_leader(self, job_id: JobID) -> JobMasterId | None:
-        """The job's present JobMaster; None: none is known.  On the client's event loop."""
+    async def source_coordinator(self, job_id: JobID) -> JobMasterId | None:
+        """The JobMaster that has started the coordinator of the job's sources; None: that is not
+        known at present.  On the client's event loop."""
         return await self.ask(
-            f"find the JobMaster of job {job_id}",
-            lambda gateway: gateway.request_job_leader(job_id),
+            f"find the coordinator of the sources of job {job_id}",
+            lambda gateway: gateway.request_source_coordinator(job_id),
         )
 
     async def job_result(self, job_id: JobID) -> JobResult:

@@ -182,10 +182,10 @@ class PrintedLinesDisplay(JobOutput):
             self._tell("the last lines that the job has printed may be missing", str(known))
 
     async def _find(self) -> StreamCoordinatorGateway | None:
-        leader = await self._client.job_leader(self._job_id)
-        if leader is None:
+        owner = await self._client.source_coordinator(self._job_id)
+        if owner is None:
             raise JobNotFoundError(self._job_id, "has no JobMaster at present")
-        address = stream_coordinator_address(self._job_id, leader)
+        address = stream_coordinator_address(self._job_id, owner)
         return await self._client.rpc_service.connect(address, StreamCoordinatorGateway)
 
     def _take(self, part: PrintedPart, known: str | None) -> None:

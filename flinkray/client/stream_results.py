@@ -51,13 +51,14 @@ class StreamResults:
         self,
         rpc_service: RpcService,
         job_id: JobID,
-        leader: Callable[[], Awaitable[JobMasterId | None]],
+        owner: Callable[[], Awaitable[JobMasterId | None]],
         result: Awaitable[JobResult],
     ) -> None:
-        """*leader*: the job's JobMaster at present.  *result*: the job's, when it has ended."""
+        """*owner*: the JobMaster that has started the job's coordinator.  *result*: the job's, when
+        it has ended."""
         self._rpc_service = rpc_service
         self._job_id = job_id
-        self._leader = leader
+        self._owner = owner
         self._ended: asyncio.Future[JobResult] = asyncio.ensure_future(result)
         self._place: CollectorPlace | None = None
         self._pieces = ResultPieces()
@@ -146,9 +147,9 @@ class StreamResults:
     async def _find(self, known: CollectorPlace | None) -> CollectorPlace:
         while True:
             try:
-                leader = await self._leader()
-                if leader is not None:
-                    address = stream_coordinator_address(self._job_id, leader)
+                owner = await self._owner()
+                if owner is not None:
+                    address = stream_coordinator_address(self._job_id, owner)
                     coordinator = await self._rpc_service.connect(address, StreamCoordinatorGateway)
                     return await coordinator.find_results(known)
             except (RpcError, JobNotFoundError) as error:  # not there yet, or being replaced

@@ -225,7 +225,7 @@ class ClusterResults(CloseableIterator):
         return StreamResults(
             cluster.rpc_service,
             job_id,
-            lambda: cluster.job_leader(job_id),
+            lambda: cluster.source_coordinator(job_id),
             cluster.job_result(job_id),
         )
 

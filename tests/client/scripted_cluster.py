@@ -249,6 +249,9 @@ class ScriptedDispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
     async def request_kv_state_location(self, job_id: JobID, name: str) -> KvStateLocation:
         raise AssertionError("no job has state")
 
+    async def request_source_coordinator(self, job_id: JobID) -> JobMasterId | None:
+        raise AssertionError("there are no JobMasters")
+
     async def request_job_leader(self, job_id: JobID) -> JobMasterId | None:
         raise AssertionError("there are no JobMasters")
 

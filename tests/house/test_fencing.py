@@ -47,6 +47,7 @@ EXCEPTIONS: dict[str, str] = {
         for name in (
             "list_jobs",
             "request_job_leader",
+            "request_source_coordinator",
             "request_job_status",
             "request_job_progress",
             "request_job_exceptions",
@@ -80,6 +81,7 @@ EXCEPTIONS: dict[str, str] = {
             "request_job_exceptions",
             "request_job_details",
             "request_savepoint_in_use",
+            "request_source_coordinator",
         )
     },
     **{
@@ -122,6 +124,8 @@ EXCEPTIONS: dict[str, str] = {
             "set_resource_requirements",
             "restore_slots",
             "expect_slots",
+            "note",
+            "note_finished",
             "request_slots",
             "cancel_slot_requests",
             "return_slots",

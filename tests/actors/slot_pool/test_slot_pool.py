@@ -14,6 +14,7 @@ from flinkray.actors.gateways import (
     TaskExecutorGateway,
 )
 from flinkray.actors.gateways.messages import ClusterArguments, SlotPoolArguments
+from flinkray.actors.gateways.slot_pool import HandedOver
 from flinkray.actors.slot_pool.endpoint import SlotPool
 from flinkray.core.errors import (
     FencingTokenError,
@@ -25,16 +26,22 @@ from flinkray.core.errors import (
 )
 from flinkray.core.ids import (
     AllocationID,
+    ExecutionAttemptID,
+    ExecutionGraphID,
+    ExecutionVertexID,
     JobID,
     JobMasterId,
+    JobVertexID,
     ResourceID,
     ResourceManagerId,
     SlotRequestId,
     WorkerGroupId,
 )
 from flinkray.rpc import LocalNetwork, LocalRpcService
-from flinkray.scheduler.shared.slots import SlotOffer, WorkerLocation
-from flinkray.scheduler.shared.states import JobStatus
+from flinkray.scheduler.shared.slots import AllocatedSlot, SlotOffer, WorkerLocation
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.taking_over import FinishedTask, JobNotes
+from flinkray.scheduler.shared.tasks import TaskExecutionState, pack_numbers
 from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
     ReturnSlots,
@@ -52,6 +59,18 @@ JOB = number(JobID, 1)
 MASTER_ID = number(JobMasterId, 1)
 ALLOCATION = number(AllocationID, 7)
 OTHER_ALLOCATION = number(AllocationID, 8)
+
+
+def notes(graph: int, attempt: int) -> JobNotes:
+    attempts = pack_numbers([attempt + 1])
+    return JobNotes(number(ExecutionGraphID, graph), (1,), attempts, restores=0)
+
+
+def finished(around: Surroundings, graph: int, subtask: int, attempt: int = 0) -> FinishedTask:
+    vertex = ExecutionVertexID(number(JobVertexID, 1), subtask)
+    attempt_id = ExecutionAttemptID(number(ExecutionGraphID, graph), vertex, attempt)
+    slot = AllocatedSlot(ALLOCATION, 0, ONE_CPU, around.location)
+    return FinishedTask(TaskExecutionState(JOB, attempt_id, ExecutionState.FINISHED), slot)
 
 
 class Surroundings:
@@ -301,8 +320,36 @@ async def test_orphan_hands_over_what_it_had_again_and_again() -> None:
     around.network.kill("JobMaster")
     await asyncio.sleep(1)
     for n in (2, 3):
-        assert await pool.hand_over(number(JobMasterId, n)) == (ALLOCATION, OTHER_ALLOCATION)
+        left = await pool.hand_over(number(JobMasterId, n))
+        assert left == HandedOver((ALLOCATION, OTHER_ALLOCATION), (around.location,))
     assert around.executor.calls_of(TaskExecutorGateway.free_slot) == []
+
+
+@on_virtual_time
+async def test_orphan_hands_over_what_was_noted_last() -> None:
+    """With what has finished in that execution graph, in as many messages as it takes."""
+    around = Surroundings()
+    pool = await around.start()
+    await pool.note(notes(1, 1))
+    await pool.note_finished((finished(around, 1, 0), finished(around, 1, 1)))
+    await pool.note(notes(2, 1))
+    await pool.note_finished(tuple(finished(around, 2, n) for n in range(2001)))
+    await pool.note_finished((finished(around, 2, 7, attempt=3),))
+    await pool.note(notes(2, 4))
+    with pytest.raises(SlotAllocationError, match="lives"):
+        await pool.hand_over_finished(number(JobMasterId, 2), 0)
+    around.network.kill("JobMaster")
+    await asyncio.sleep(1)
+    successor = number(JobMasterId, 2)
+    assert await pool.hand_over(successor) == HandedOver((), (), notes(2, 4), 2001)
+    first = await pool.hand_over_finished(successor, 0)
+    then = await pool.hand_over_finished(successor, len(first))
+    assert (len(first), len(then)) == (2000, 1)
+    assert {task.state.attempt_id.attempt_number for task in first} == {0, 3}
+    with pytest.raises(RecipientUnreachableError, match="was left by JobMaster"):
+        await pool.note(notes(2, 5))
+    await asyncio.sleep(100)
+    assert not around.pool.is_running
 
 
 @on_virtual_time
@@ -326,7 +373,7 @@ async def test_orphan_serves_its_past_job_master_no_more() -> None:
     for call in calls:
         with pytest.raises(RecipientUnreachableError, match="was left by JobMaster"):
             await call()
-    assert await pool.hand_over(number(JobMasterId, 2)) == (ALLOCATION,)
+    assert (await pool.hand_over(number(JobMasterId, 2))).allocations == (ALLOCATION,)
     await pool.close_pool("the JobMaster stops")
     await asyncio.sleep(200)
     assert around.executor.calls_of(TaskExecutorGateway.free_slot) == []
@@ -352,7 +399,7 @@ async def test_pool_that_started_when_its_job_master_was_dead_follows_nobody_els
     around.network.kill("JobMaster")
     around.start_job_master(number(JobMasterId, 2))
     pool = await around.start()
-    assert await pool.hand_over(number(JobMasterId, 2)) == ()
+    assert await pool.hand_over(number(JobMasterId, 2)) == HandedOver((), ())
     await asyncio.wait_for(around.pool.terminated, 1)
 
 

@@ -1,0 +1,100 @@
+"""What past JobMasters of a job have left with their SlotPools, which outlive them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+from flinkray.actors.gateways import SlotPoolGateway
+from flinkray.actors.gateways.job_processes import slot_pools_of_job
+from flinkray.core.errors import FlinkRayError, RpcError
+from flinkray.core.ids import AllocationID, JobID, JobMasterId
+from flinkray.rpc import FencedRpcEndpoint
+from flinkray.scheduler.shared.slots import WorkerLocation
+from flinkray.scheduler.shared.taking_over import FinishedTask, JobNotes
+from flinkray.scheduler.shared.tasks import unpack_numbers
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """All of it."""
+
+    allocations: tuple[AllocationID, ...] = ()
+    task_executors: tuple[WorkerLocation, ...] = ()
+    """On which the job has slots or results."""
+    notes: JobNotes | None = None
+    """None: nothing can be taken over."""
+    finished: tuple[FinishedTask, ...] = ()
+    """Of the execution graph of the notes."""
+
+
+class PastPools:
+    """Lives on the JobMaster's main thread."""
+
+    def __init__(self, job_master: FencedRpcEndpoint[JobMasterId], job_id: JobID) -> None:
+        self._job_master = job_master
+        self._job_id = job_id
+        self._of_no_use: list[str] = []
+        """When our pool knows what they knew."""
+
+    async def ask(self) -> Left:
+        """All of them, by one round: who does not answer has left nothing."""
+        prefix = slot_pools_of_job(self._job_id)
+        names = await self._job_master.rpc_service.process_names(prefix)
+        past = {name: JobMasterId.from_hex(name.removeprefix(prefix)) for name in names}
+        answers = await asyncio.gather(*(self._left_by(*item) for item in past.items()))
+        return _together([left for left in answers if left is not None])
+
+    async def _left_by(self, name: str, job_master_id: JobMasterId) -> Left | None:
+        token = self._job_master.fencing_token
+        try:
+            pool = await self._job_master.connect(
+                f"{name}/slotpool", SlotPoolGateway, job_master_id
+            )
+            left = await pool.hand_over(token)
+            finished: list[FinishedTask] = []
+            while len(finished) < left.finished:
+                finished += await pool.hand_over_finished(token, len(finished))
+        except FlinkRayError as error:  # what is required is taken all the same when it is offered
+            log.info("job %s: %s hands over nothing: %s", self._job_id, name, error)
+            if isinstance(error, RpcError):  # what it knows must not come up again later
+                self._of_no_use.append(name)
+            return None
+        self._of_no_use.append(name)
+        places = (task.slot.location for task in finished)
+        task_executors = tuple(dict.fromkeys((*left.task_executors, *places)))
+        return Left(left.allocations, task_executors, left.notes, tuple(finished))
+
+    def end(self) -> None:
+        """Begin: what they knew is known elsewhere by now."""
+        names, self._of_no_use = self._of_no_use, []
+        for name in names:
+            kill = self._job_master.rpc_service.kill(name)
+            self._job_master.create_task(kill, name=f"end {name}")
+
+
+def _together(left: list[Left]) -> Left:
+    """There are several only when a JobMaster has died before it could end what was of no use.
+
+    Of an execution graph, notes with higher numbers are later.  Of two execution graphs it cannot
+    be known which is later.
+    """
+    with_notes = [one for one in left if one.notes is not None]
+    graphs = {one.notes.graph_id for one in with_notes if one.notes is not None}
+    latest = max(with_notes, key=_age) if len(graphs) == 1 else None
+    return Left(
+        tuple(dict.fromkeys(a for one in left for a in one.allocations)),
+        tuple(dict.fromkeys(place for one in left for place in one.task_executors)),
+        None if latest is None else latest.notes,
+        () if latest is None else tuple(f for one in with_notes for f in one.finished),
+    )
+
+
+def _age(left: Left) -> tuple[int, int, int]:
+    assert left.notes is not None
+    numbers = unpack_numbers(left.notes.attempts)
+    place = left.notes.source_coordinator
+    return left.notes.restores, sum(numbers), -1 if place is None else place.attempt_number

@@ -1,0 +1,173 @@
+"""A coordinator of streams that goes on without its JobMaster, and the next one that adopts it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from flinkray.actors.gateways import JobMasterGateway
+from flinkray.actors.gateways.stream_coordinator import (
+    AdoptedCoordinator,
+    CoordinatorReplacedError,
+    RestoredCoordinators,
+    StreamCoordinatorArguments,
+    StreamCoordinatorGateway,
+    stream_coordinator_process,
+)
+from flinkray.actors.stream_coordinator.endpoint import StreamCoordinator
+from flinkray.core.errors import FlinkRayError
+from flinkray.core.ids import JobID, JobMasterId
+from flinkray.rpc import EndpointSpec, LocalNetwork, LocalRpcService
+from flinkray.scheduler.checkpoints.messages import CheckpointCompleted
+from flinkray.scheduler.job.coordinator_events import CoordinatorID, CoordinatorKind
+from flinkray.scheduler.shared.states import JobStatus
+from flinkray.testing import TestingGateway
+from flinkray.testing.virtual_time import on_virtual_time
+from tests.actors.resource_cluster import number
+
+JOB = number(JobID, 1)
+FIRST, SECOND, THIRD = (number(JobMasterId, n) for n in (1, 2, 3))
+ENUMERATORS = CoordinatorID(CoordinatorKind.SOURCE_ENUMERATORS, None, 4)
+
+
+class Surroundings:
+    """A coordinator between JobMasters that come and go."""
+
+    def __init__(self) -> None:
+        self.network = LocalNetwork()
+        self.begin(FIRST)
+        self.client = LocalRpcService("client", self.network)
+
+    def begin(self, job_master_id: JobMasterId) -> None:
+        """All JobMasters of a job have one address."""
+        self.network.kill("JobMaster")
+        self.master = (
+            TestingGateway(JobMasterGateway, job_master_id)
+            .on(JobMasterGateway.request_job_status)
+            .returning(JobStatus.RUNNING)
+            .on(JobMasterGateway.coordinator_told)
+            .returning(None)
+            .start(LocalRpcService("JobMaster", self.network), "jobmaster")
+        )
+
+    async def start(self) -> StreamCoordinatorGateway:
+        spec = EndpointSpec(
+            "StreamCoordinator",
+            stream_coordinator_process(JOB, FIRST),
+            "flinkray.actors.stream_coordinator.endpoint:create_stream_coordinator",
+            StreamCoordinatorArguments(
+                "cluster", JOB, FIRST, ENUMERATORS, "JobMaster/jobmaster", (), takeover_timeout=20.0
+            ),
+            detached=True,
+        )
+        address = await self.client.spawn(spec)
+        await asyncio.sleep(1)
+        return await self.client.connect(address, StreamCoordinatorGateway)
+
+    @property
+    def coordinators(self) -> list[StreamCoordinator]:
+        endpoints = [e for s in self.network.services.values() for e in s.endpoints()]
+        return [e for e in endpoints if isinstance(e, StreamCoordinator)]
+
+
+async def adopted(
+    coordinator: StreamCoordinatorGateway, by: JobMasterId, owner: JobMasterId = FIRST
+) -> AdoptedCoordinator:
+    return await coordinator.adopt(owner, by, "JobMaster/jobmaster")
+
+
+@on_virtual_time
+async def test_takes_orders_of_the_job_master_that_has_adopted_it_last() -> None:
+    """Its tasks know it by its owner's id, whoever gives it orders."""
+    around = Surroundings()
+    coordinator = await around.start()
+    await coordinator.restore(FIRST, RestoredCoordinators(3, 0, ()))
+    around.begin(SECOND)
+    for _ in range(2):  # the answer may be lost
+        assert await adopted(coordinator, SECOND) == AdoptedCoordinator(ENUMERATORS, 3)
+
+    await coordinator.request_heartbeat(SECOND)
+    assert await coordinator.snapshot(SECOND, 1, "nowhere") == ()
+    with pytest.raises(CoordinatorReplacedError, match="takes its orders"):
+        await coordinator.request_heartbeat(FIRST)
+    with pytest.raises(CoordinatorReplacedError):
+        await coordinator.snapshot(FIRST, 1, "nowhere")
+    with pytest.raises(CoordinatorReplacedError):
+        await coordinator.restore(FIRST, RestoredCoordinators(9, 0, ()))
+    with pytest.raises(CoordinatorReplacedError):
+        await coordinator.reset_subtasks(FIRST, 0, {})
+    with pytest.raises(CoordinatorReplacedError):
+        await coordinator.checkpoint_ended(FIRST, CheckpointCompleted(1))
+    with pytest.raises(CoordinatorReplacedError):
+        await coordinator.stop(FIRST)
+    assert await coordinator.report_watermark(FIRST, "group", "member", 7) == 7
+    with pytest.raises(CoordinatorReplacedError):
+        await coordinator.report_watermark(SECOND, "group", "member", 7)
+
+    around.begin(THIRD)
+    assert (await adopted(coordinator, THIRD)).restores == 3
+    with pytest.raises(CoordinatorReplacedError):
+        await coordinator.request_heartbeat(SECOND)
+
+
+@on_virtual_time
+async def test_is_not_adopted_while_its_job_master_lives_or_under_another_owner() -> None:
+    """A JobMaster that was replaced while it started asks late."""
+    around = Surroundings()
+    coordinator = await around.start()
+    with pytest.raises(CoordinatorReplacedError, match="lives"):
+        await adopted(coordinator, SECOND)
+    await coordinator.request_heartbeat(FIRST)
+    around.begin(SECOND)
+    with pytest.raises(CoordinatorReplacedError, match="is not that of"):
+        await adopted(coordinator, SECOND, owner=SECOND)
+    await adopted(coordinator, SECOND)
+    with pytest.raises(CoordinatorReplacedError, match="lives"):
+        await adopted(coordinator, THIRD)
+
+
+@on_virtual_time
+async def test_ends_when_nobody_adopts_it_in_time() -> None:
+    """Also when the one that has adopted it is lost."""
+    around = Surroundings()
+    coordinator = await around.start()
+    await asyncio.sleep(100)
+    around.network.kill("JobMaster")
+    await asyncio.sleep(19)
+    around.begin(SECOND)
+    await adopted(coordinator, SECOND)
+    await asyncio.sleep(100)
+    assert len(around.coordinators) == 1
+    around.network.kill("JobMaster")
+    await asyncio.sleep(19)
+    assert len(around.coordinators) == 1
+    await asyncio.sleep(2)
+    assert around.coordinators == []
+
+
+@on_virtual_time
+async def test_one_that_starts_when_its_job_master_is_dead_ends_too() -> None:
+    """It watched the next one, which is at the same address."""
+    around = Surroundings()
+    around.begin(SECOND)
+    await around.start()
+    await asyncio.sleep(30)
+    assert around.coordinators == []
+
+
+@on_virtual_time
+async def test_failure_waits_for_the_next_job_master() -> None:
+    """It ended when it could not be told."""
+    around = Surroundings()
+    coordinator = await around.start()
+    around.network.kill("JobMaster")
+    (endpoint,) = around.coordinators
+    endpoint._failed(FlinkRayError("no such topic"))
+    await asyncio.sleep(5)
+    around.begin(SECOND)
+    await adopted(coordinator, SECOND)
+    told, failure = await around.master.wait_for(JobMasterGateway.coordinator_told)
+    assert told == ENUMERATORS
+    assert failure.text == "no such topic"
+    assert endpoint.is_running
