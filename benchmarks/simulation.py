@@ -32,11 +32,11 @@ from flinkray.actors.resource_manager.driver import (
     WorkerGroupHandle,
     WorkerGroupRequest,
 )
-from flinkray.actors.resource_manager.endpoint import ResourceManager, lead_resource_manager
+from flinkray.actors.resource_manager.endpoint import lead_resource_manager
 from flinkray.core.ids import LeaderSessionID, ResourceID, ResourceManagerId, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
 from flinkray.ha.services import RESOURCE_MANAGER_ADDRESS
-from flinkray.rpc import EndpointSpec, RpcService
+from flinkray.rpc import EndpointSpec, RpcEndpoint, RpcService
 from flinkray.scheduler.resources.shortages import ClusterResources
 from flinkray.testing.simulation import Conditions, Simulation
 
@@ -104,7 +104,7 @@ _names: list[ResourceID] = []
 
 async def create_resource_manager(
     rpc_service: RpcService, arguments: ClusterArguments
-) -> ResourceManager:
+) -> RpcEndpoint:
     """Factory."""
     return await lead_resource_manager(rpc_service, arguments, GivenWorkers(_names))
 

@@ -29,7 +29,8 @@ from flinkray.actors.gateways.messages import (
     StoredJob,
 )
 from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken
-from flinkray.actors.shared.cluster_services import ClusterServices, Leadership
+from flinkray.actors.shared.cluster_services import ClusterServices
+from flinkray.actors.shared.leadership import Leadership, lead_in_turn
 from flinkray.actors.shared.settings import heartbeat_settings, job_master_restart_strategy
 from flinkray.actors.shared.user_storage import UserStorage
 from flinkray.blob import BlobNotFoundError
@@ -54,7 +55,9 @@ from flinkray.rpc import (
     FencedRpcEndpoint,
     RegistrationFailure,
     RegistrationRejection,
+    RpcEndpoint,
     RpcService,
+    split_address,
 )
 from flinkray.scheduler.elastic.parallelism import bounds_for
 from flinkray.scheduler.execution.restart_strategy import new_restart_strategy
@@ -67,6 +70,7 @@ from flinkray.scheduler.reports.job_info import (
     JobOverview,
     JobProgress,
     JobResult,
+    MasterInfo,
 )
 from flinkray.scheduler.resources.cluster_partitions import ClusterDataSet
 from flinkray.scheduler.shared.states import JobStatus
@@ -85,13 +89,17 @@ _REFUSAL_PATIENCE = 5.0
 is told that it may be there."""
 
 
-async def create_dispatcher(rpc_service: RpcService, arguments: ClusterArguments) -> Dispatcher:
-    """Factory of the Dispatcher's process: recovers what a predecessor left."""
+async def create_dispatcher(rpc_service: RpcService, arguments: ClusterArguments) -> RpcEndpoint:
+    """Factory of a Dispatcher's process: when it leads, it recovers what a predecessor left."""
     services = ClusterServices.create(rpc_service, arguments)
-    leadership = await Leadership.win(services.high_availability.get_dispatcher_leader_election())
-    dispatcher = Dispatcher(rpc_service, services, leadership)
-    await dispatcher.recover()
-    return dispatcher
+
+    async def new_leader(leadership: Leadership) -> Dispatcher:
+        dispatcher = Dispatcher(rpc_service, services, leadership)
+        await dispatcher.recover()
+        return dispatcher
+
+    election = services.high_availability.get_dispatcher_leader_election()
+    return await lead_in_turn(services, election, new_leader)
 
 
 class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
@@ -115,6 +123,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         self._job_masters = JobMasterSupervision(
             self,
             services.arguments,
+            leadership,
             job_master_factory,
             job=self._jobs.get,
             on_terminated=self._job_master_terminated,
@@ -349,7 +358,17 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             cluster_total=overview.cluster_total,
             cluster_available=overview.cluster_available,
             dashboard_url=overview.dashboard_url,
+            masters=(
+                await self._master("Dispatcher", self.address),
+                await self._master("ResourceManager", manager.address),
+            ),
         )
+
+    async def _master(self, component: str, address: str) -> MasterInfo:
+        leader, _ = split_address(address)
+        processes = await self.rpc_service.process_names(component)
+        standbys = tuple(name for name in processes if name != leader)
+        return MasterInfo(component, leader, standbys)
 
     async def list_cluster_data_sets(self) -> tuple[ClusterDataSet, ...]:
         manager = await self._services.connect_to_resource_manager()

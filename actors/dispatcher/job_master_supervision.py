@@ -16,6 +16,7 @@ from flinkray.actors.gateways.messages import (
     process_of_job_master,
 )
 from flinkray.actors.gateways.stream_coordinator import stream_coordinators_of_job
+from flinkray.actors.shared.leadership import Leadership
 from flinkray.core.errors import (
     FencingTokenError,
     JobStateError,
@@ -54,6 +55,7 @@ class JobMasterSupervision:
         self,
         dispatcher: FencedRpcEndpoint[DispatcherId],
         cluster: ClusterArguments,
+        leadership: Leadership,
         job_master_factory: str,
         *,
         job: Callable[[JobID], ManagedJob | None],
@@ -63,6 +65,7 @@ class JobMasterSupervision:
         session is gone, with the reason; None: there was none to be found."""
         self._dispatcher = dispatcher
         self._cluster = cluster
+        self._leadership = leadership
         self._factory = job_master_factory
         self._job = job
         self._on_terminated = on_terminated
@@ -98,6 +101,8 @@ class JobMasterSupervision:
             may_take_over=True,
         )
         job.has_had_job_masters = True
+        if not await self._leadership.is_certain():
+            return  # its successor sees to the job
         try:
             # one that a previous Dispatcher was starting when it died, or that is deaf, lives yet
             await service.kill(spec.name)
@@ -114,6 +119,8 @@ class JobMasterSupervision:
         """End the process of a job's JobMaster, if there is one, and the processes that outlive
         theirs: SlotPools, and coordinators of sources."""
         service = self._dispatcher.rpc_service
+        if not await self._leadership.is_certain():
+            return
         await service.kill(job_master_process(job_id))
         for prefix in (slot_pools_of_job(job_id), stream_coordinators_of_job(job_id)):
             for name in await service.process_names(prefix):
@@ -227,7 +234,11 @@ class JobMasterSupervision:
         """It may be hung for good: it is killed, and its watch does the rest."""
         process = process_of_job_master(target)
         log.warning("%s is killed: %s", process, reason)
-        self._dispatcher.create_task(self._dispatcher.rpc_service.kill(process), f"kill {process}")
+        self._dispatcher.create_task(self._kill(process), f"kill {process}")
+
+    async def _kill(self, process: str) -> None:
+        if await self._leadership.is_certain():
+            await self._dispatcher.rpc_service.kill(process)
 
     # --- cancelling -------------------------------------------------------------------------------
 

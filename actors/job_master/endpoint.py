@@ -37,6 +37,7 @@ from flinkray.actors.job_master.task_deployer import TaskDeployer
 from flinkray.actors.job_master.task_executor_connections import TaskExecutorConnections
 from flinkray.actors.shared.checkpoint_storage import why_not_started_from
 from flinkray.actors.shared.cluster_services import ClusterServices
+from flinkray.actors.shared.leadership import Leadership
 from flinkray.actors.shared.settings import (
     default_restart_strategy,
     heartbeat_settings,
@@ -105,7 +106,16 @@ _SUSPENSION_TIMEOUT = 10.0
 
 async def create_job_master(rpc_service: RpcService, arguments: JobMasterArguments) -> JobMaster:
     """Factory of the JobMaster's process."""
-    return JobMaster(rpc_service, ClusterServices.create(rpc_service, arguments.cluster), arguments)
+    services = ClusterServices.create(rpc_service, arguments.cluster)
+    return JobMaster(rpc_service, services, arguments, await win_job(services, arguments))
+
+
+async def win_job(services: ClusterServices, arguments: JobMasterArguments) -> Leadership:
+    """Lead the job, in the session that the Dispatcher gave to this JobMaster."""
+    election = services.high_availability.get_job_master_leader_election(
+        arguments.job_graph.job_id, arguments.job_master_id.leader_session()
+    )
+    return await Leadership.win(election)
 
 
 class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
@@ -116,11 +126,13 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         rpc_service: RpcService,
         services: ClusterServices,
         arguments: JobMasterArguments,
+        leadership: Leadership,
         spark_driver_factory: str = SPARK_DRIVER_FACTORY,
     ) -> None:
         super().__init__(rpc_service, "jobmaster", arguments.job_master_id)
         configuration = services.configuration
         self._services = services
+        self._leadership = leadership
         self._graph = arguments.job_graph
         self._job_id = arguments.job_graph.job_id
         self._resource_id = job_master_resource_id(
@@ -207,6 +219,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
 
     async def on_start(self) -> None:
         self._task_executors.start()
+        await self._leadership.confirm(self)  # who it registers with looks for it
         await self._leaders.start()
         self.create_task(self._start_scheduling(), name="start scheduling")
 
@@ -227,6 +240,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             await asyncio.wait(ends, timeout=_SUSPENSION_TIMEOUT)
         self._task_executors.stop()
         await self._coordinators.all_ended()
+        await self._leadership.give_up()
         await self._services.high_availability.close()
 
     async def _start_scheduling(self) -> None:

@@ -13,6 +13,7 @@ from flinkray.actors.gateways.messages import (
     TaskExecutorRegistrationSuccess,
 )
 from flinkray.actors.resource_manager.driver import ResourceManagerDriver, WorkerGroupHandle
+from flinkray.actors.resource_manager.fenced_driver import FencedDriver
 from flinkray.actors.resource_manager.members import (
     Members,
     RegisteredJobMaster,
@@ -24,9 +25,9 @@ from flinkray.actors.resource_manager.slot_allocation import SlotAllocation
 from flinkray.actors.shared.cluster_services import (
     ClusterServices,
     LeaderFollower,
-    Leadership,
-    find_leader,
+    see_who_leads,
 )
+from flinkray.actors.shared.leadership import Leadership, lead_in_turn
 from flinkray.actors.shared.one_way import tell
 from flinkray.actors.shared.settings import heartbeat_settings
 from flinkray.core import options
@@ -42,6 +43,7 @@ from flinkray.core.ids import (
     IntermediateDataSetID,
     JobID,
     JobMasterId,
+    LeaderSessionID,
     ResourceID,
     ResourceManagerId,
     SlotID,
@@ -51,6 +53,7 @@ from flinkray.rpc import (
     HeartbeatSender,
     RegistrationFailure,
     RegistrationRejection,
+    RpcEndpoint,
     RpcService,
 )
 from flinkray.scheduler.reports.job_info import ClusterOverview, TaskExecutorInfo
@@ -66,14 +69,18 @@ from flinkray.scheduler.shared.slots import ResourceRequirements, SlotReport
 log = logging.getLogger(__name__)
 
 
+_RETRIEVAL_PATIENCE = 2.0
+"""Seconds until a JobMaster that leads must be known to do so by a server that lags behind."""
+
+
 class ResourceManagerError(FlinkRayError):
     """The ResourceManager cannot do its work."""
 
 
 async def create_resource_manager(
     rpc_service: RpcService, arguments: ClusterArguments
-) -> ResourceManager:
-    """Factory of the ResourceManager's process on Ray."""
+) -> RpcEndpoint:
+    """Factory of a ResourceManager's process on Ray."""
     driver = RayResourceManagerDriver(rpc_service, arguments)
     return await lead_resource_manager(rpc_service, arguments, driver)
 
@@ -82,14 +89,18 @@ async def lead_resource_manager(
     rpc_service: RpcService,
     arguments: ClusterArguments,
     driver: ResourceManagerDriver,
-) -> ResourceManager:
-    """Wait for the leadership; then the ResourceManager of that session, knowing what exists."""
+) -> RpcEndpoint:
+    """The main endpoint of such a process: a ResourceManager that knows what exists, or one that
+    waits to become it."""
     services = ClusterServices.create(rpc_service, arguments)
+
+    async def new_leader(leadership: Leadership) -> ResourceManager:
+        manager = ResourceManager(rpc_service, services, leadership, driver)
+        await manager.recover()
+        return manager
+
     election = services.high_availability.get_resource_manager_leader_election()
-    leadership = await Leadership.win(election)
-    manager = ResourceManager(rpc_service, services, leadership, driver)
-    await manager.recover()
-    return manager
+    return await lead_in_turn(services, election, new_leader)
 
 
 class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGateway):
@@ -106,7 +117,7 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
         super().__init__(rpc_service, "resourcemanager", token)
         self._services = services
         self._leadership = leadership
-        self._driver = driver
+        self._driver = driver = FencedDriver(driver, leadership)
         self._resource_id = ResourceID(rpc_service.process_name)
         self._heartbeat_settings = heartbeat_settings(services.configuration)
         self._members = Members()
@@ -307,8 +318,10 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
     ) -> JobMasterRegistrationSuccess | RegistrationFailure | RegistrationRejection:
         if self._is_shutting_down:
             return RegistrationFailure("the cluster shuts down")
-        leader = await self._find_job_leader(job_id, job_master_address, job_master_id)
-        if leader != (job_master_address, job_master_id):
+        leader = await self._see_job_leader(job_id, job_master_address, job_master_id)
+        if leader is None:
+            return RegistrationFailure(f"nobody is known to lead job {job_id}")
+        if leader != (job_master_address, job_master_id.leader_session()):
             return RegistrationFailure(f"job {job_id} is led by {leader[1]} at {leader[0]}")
         refusal = await self._why_not_instead(job_id, job_master_id)
         if refusal is not None:
@@ -362,20 +375,20 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
             return RegistrationFailure(f"nobody leads job {job_id} at present")
         return RegistrationRejection(f"job {job_id} is led by {leader}")
 
-    async def _find_job_leader(
+    async def _see_job_leader(
         self, job_id: JobID, address: str, job_master_id: JobMasterId
-    ) -> tuple[str, JobMasterId]:
+    ) -> tuple[str, LeaderSessionID] | None:
         """The elected JobMaster; services without an election know only what they are told."""
+        said = (address, job_master_id.leader_session())
         try:
             retriever = self._services.high_availability.get_job_master_leader_retriever(
-                job_id, address, job_master_id.leader_session()
+                job_id, *said
             )
         except FlinkRayError as error:
             problem = ResourceManagerError(f"cannot follow the leader of job {job_id}: {error}")
             self.on_fatal_error(problem)
             raise problem from error
-        leader_address, session = await find_leader(retriever)
-        return leader_address, JobMasterId.of(session)
+        return await see_who_leads(retriever, said, _RETRIEVAL_PATIENCE)
 
     async def declare_required_resources(
         self, job_master_id: JobMasterId, requirements: ResourceRequirements

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from flinkray.actors.gateways import DispatcherGateway, ResourceManagerGateway
 from flinkray.actors.gateways.messages import ClusterArguments
+from flinkray.actors.shared.high_availability import high_availability_services
 from flinkray.actors.shared.settings import apply_rpc_settings
 from flinkray.core.config import Configuration
-from flinkray.core.errors import FencingTokenError
+from flinkray.core.errors import FencingTokenError, RpcConnectionError
 from flinkray.core.ids import DispatcherId, FencingToken, LeaderSessionID, ResourceManagerId
 from flinkray.ha import (
     HighAvailabilityServices,
-    LeaderContender,
-    LeaderElection,
     LeaderRetrievalListener,
     LeaderRetrievalService,
-    StandaloneHaServices,
     absolute_location,
-    open_directory,
 )
 from flinkray.rpc import RpcEndpoint, RpcService
+from flinkray.rpc.time_limit import within
 
 
 @dataclass(frozen=True)
@@ -39,14 +36,13 @@ class ClusterServices:
     def create(cls, rpc_service: RpcService, arguments: ClusterArguments) -> ClusterServices:
         # what is passed on to other nodes and to users must not depend on where it is read
         arguments = replace(arguments, storage_dir=absolute_location(arguments.storage_dir))
-        storage = open_directory(arguments.storage_dir)
         configuration = Configuration(arguments.configuration)
         apply_rpc_settings(rpc_service, configuration)
         return cls(
             rpc_service,
             arguments,
             configuration,
-            StandaloneHaServices(storage, rpc_service.executor),
+            high_availability_services(rpc_service, configuration, arguments.storage_dir),
         )
 
     async def connect_to_resource_manager(self) -> ResourceManagerGateway:
@@ -56,7 +52,7 @@ class ClusterServices:
             RpcConnectionError: it cannot be reached now.
         """
         retriever = self.high_availability.get_resource_manager_leader_retriever()
-        address, session = await find_leader(retriever)
+        address, session = await self._leader("ResourceManager", retriever)
         return await self.rpc_service.connect(
             address, ResourceManagerGateway, ResourceManagerId.of(session)
         )
@@ -68,8 +64,17 @@ class ClusterServices:
             RpcConnectionError: it cannot be reached now.
         """
         retriever = self.high_availability.get_dispatcher_leader_retriever()
-        address, session = await find_leader(retriever)
+        address, session = await self._leader("Dispatcher", retriever)
         return await self.rpc_service.connect(address, DispatcherGateway, DispatcherId.of(session))
+
+    async def _leader(
+        self, component: str, retriever: LeaderRetrievalService
+    ) -> tuple[str, LeaderSessionID]:
+        patience = self.rpc_service.ask_timeout
+        try:
+            return await within(patience, find_leader(retriever))
+        except asyncio.TimeoutError:
+            raise RpcConnectionError(f"no {component} leads, for {patience:g} s by now") from None
 
 
 class _FirstLeader(LeaderRetrievalListener):
@@ -131,6 +136,40 @@ class LeaderFollower(LeaderRetrievalListener, Generic[TokenT]):
         self._endpoint.on_fatal_error(error)
 
 
+class _SoughtLeader(LeaderRetrievalListener):
+    def __init__(self, sought: tuple[str, LeaderSessionID]) -> None:
+        self._sought = sought
+        self.told: tuple[str, LeaderSessionID] | None = None
+        self.found: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def notify_leader_address(
+        self, address: str | None, session_id: LeaderSessionID | None
+    ) -> None:
+        self.told = None if address is None or session_id is None else (address, session_id)
+        if self.told == self._sought and not self.found.done():
+            self.found.set_result(None)
+
+    def handle_error(self, error: Exception) -> None:
+        if not self.found.done():
+            self.found.set_exception(error)
+
+
+async def see_who_leads(
+    retriever: LeaderRetrievalService, sought: tuple[str, LeaderSessionID], patience: float
+) -> tuple[str, LeaderSessionID] | None:
+    """*sought*, as soon as *retriever* tells that leader, or who else leads *patience* seconds
+    later: what is told may be of the past at first.  The retriever is used up."""
+    listener = _SoughtLeader(sought)
+    await retriever.start(listener)
+    try:
+        await within(patience, listener.found)
+    except asyncio.TimeoutError:
+        return listener.told
+    finally:
+        await retriever.stop()
+    return sought
+
+
 async def find_leader(retriever: LeaderRetrievalService) -> tuple[str, LeaderSessionID]:
     """Address and session of the first leader that *retriever* tells; the retriever is used up."""
     listener = _FirstLeader()
@@ -139,72 +178,3 @@ async def find_leader(retriever: LeaderRetrievalService) -> tuple[str, LeaderSes
         return await listener.leader
     finally:
         await retriever.stop()
-
-
-class _Contender(LeaderContender):
-    """Waits for the grant; a process that loses its leadership afterwards ends its endpoint."""
-
-    def __init__(self) -> None:
-        self.session_id: LeaderSessionID | None = None
-        """In which it leads now."""
-        self.on_revoked: Callable[[], object] | None = None
-        self.on_error: Callable[[Exception], None] = self._failed
-        self._error: Exception | None = None
-        self._changed = asyncio.Event()
-
-    async def until_granted(self) -> LeaderSessionID:
-        """The session; one that was over before anybody heard of it is none."""
-        while self.session_id is None:
-            await self._changed.wait()
-            self._changed.clear()
-            if self._error is not None:
-                raise self._error
-        return self.session_id
-
-    def grant_leadership(self, session_id: LeaderSessionID) -> None:
-        self.session_id = session_id
-        self._changed.set()
-
-    def revoke_leadership(self) -> None:
-        self.session_id = None
-        if self.on_revoked is not None:
-            self.on_revoked()
-
-    def handle_error(self, error: Exception) -> None:
-        self.on_error(error)
-
-    def _failed(self, error: Exception) -> None:
-        self._error = error
-        self._changed.set()
-
-
-class Leadership:
-    """Won leadership of one component: the session, and the way to be found."""
-
-    def __init__(
-        self, election: LeaderElection, contender: _Contender, session_id: LeaderSessionID
-    ) -> None:
-        self.session_id = session_id
-        self._election = election
-        self._contender = contender
-
-    @classmethod
-    async def win(cls, election: LeaderElection) -> Leadership:
-        """Take part and wait until leadership is granted, however long that takes."""
-        contender = _Contender()
-        await election.start_leader_election(contender)
-        return cls(election, contender, await contender.until_granted())
-
-    async def confirm(self, endpoint: RpcEndpoint) -> None:
-        """Let others find *endpoint*; it is closed when the leadership is lost, or was lost since
-        it was won: an endpoint leads in one session.  It fails when the election does."""
-        if self._contender.session_id != self.session_id:
-            endpoint.close()
-            return
-        self._contender.on_revoked = endpoint.close
-        self._contender.on_error = endpoint.on_fatal_error
-        await self._election.confirm_leadership(self.session_id, endpoint.address)
-
-    async def give_up(self) -> None:
-        self._contender.on_revoked = None
-        await self._election.close()

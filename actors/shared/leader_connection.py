@@ -59,6 +59,8 @@ class LeaderConnection(LeaderRetrievalListener, Generic[G, S]):
         self._retriever: LeaderRetrievalService | None = None
         self.leader_address: str | None = None
         """Of the last leader that was told, be it that it leads no more; None: of none yet."""
+        self.last_leader_id: FencingToken | None = None
+        """Of the same one."""
 
     async def start(self, retriever: LeaderRetrievalService) -> None:
         """Follow the leader that *retriever* tells."""
@@ -106,12 +108,13 @@ class LeaderConnection(LeaderRetrievalListener, Generic[G, S]):
         if address is None or session_id is None:
             return
         self.leader_address = address
+        token = self.last_leader_id = self._token_type.of(session_id)
         self._connection = RegisteredRpcConnection(
             self._endpoint,
             target_name=self._target_name,
             address=address,
             gateway=self._gateway,
-            fencing_token=self._token_type.of(session_id),
+            fencing_token=token,
             register=self._register,
             on_success=self._connected,
             on_rejection=self._on_rejection,

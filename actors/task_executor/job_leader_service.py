@@ -37,10 +37,18 @@ _Answer = TaskExecutorToJobMasterRegistrationSuccess | RegistrationFailure | Reg
 class _Following:
     """What a job has for as long as it has slots here: who leads it, and the way there."""
 
-    job_master_id: JobMasterId
+    named: JobMasterId
+    """By who asked for the slots."""
     leader: _LeaderConnection
     has_said_goodbye: bool = False
     """It knows nothing of us any more, and takes only the ends of the tasks that it has left."""
+
+    @property
+    def job_master_id(self) -> JobMasterId:
+        """Who leads the job: an election counts more than what was said with a request for slots,
+        which is older or will be confirmed."""
+        elected = self.leader.last_leader_id
+        return elected if isinstance(elected, JobMasterId) else self.named
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +117,19 @@ class JobLeaderService:
         )
 
     async def add_job(self, job_id: JobID, address: str, job_master_id: JobMasterId) -> None:
-        """Connect to the job's master; a master of another session is left first (TM-15)."""
+        """Connect to the job's master; a master of another session is left first (TM-15).
+
+        Where there are elections, a master that is followed is left when another one is elected,
+        and not because a request for slots names another one.
+        """
         known = self._jobs.get(job_id)
         if known is not None:
             services = known.services
-            if services.job_master_id == job_master_id and not services.has_said_goodbye:
+            is_led = (
+                self._high_availability.elects_job_masters
+                or services.job_master_id == job_master_id
+            )
+            if is_led and not services.has_said_goodbye:
                 return
             await self.remove_job(job_id)
         leader: _LeaderConnection = LeaderConnection(

@@ -318,6 +318,8 @@ def down(address: str | None, cluster_id: str) -> None:
         end = loop.run(stop_cluster(rpc_service, cluster_id))
     for name in (*end.killed, *end.removed_groups):
         _note(f"was left and ended: {name}")
+    if end.kept is not None:
+        _note(f"was kept: {end.kept}")
     click.echo(f"cluster {cluster_id!r} {'is down' if was_running else 'was not running'}")
 
 

@@ -23,6 +23,7 @@ from flinkray.scheduler.reports.job_info import (
     JobDetails,
     JobOverview,
     JobProgress,
+    MasterInfo,
     VertexInfo,
 )
 from flinkray.scheduler.resources.cluster_partitions import ClusterDataSet
@@ -297,6 +298,7 @@ def cluster_overview(cluster_id: str, overview: ClusterOverview) -> str:
         f"flinkray-{cluster_id}",
         f"dashboard   {overview.dashboard_url or 'none'}",
         f"actors      {list_actors_command(cluster_id)}",
+        *map(_master, overview.masters),
         f"jobs        {running} running, {len(overview.jobs) - running} ended",
         f"slots       {overview.slots_available} free of {overview.slots_total}",
         f"resources   {overview.cluster_available} free of {overview.cluster_total}",
@@ -313,6 +315,11 @@ def cluster_overview(cluster_id: str, overview: ClusterOverview) -> str:
     if rows:
         lines += ["", table(("TASK EXECUTOR", "PLACE", "FREE SLOTS", "RESOURCES"), rows)]
     return "\n".join(lines)
+
+
+def _master(info: MasterInfo) -> str:
+    standbys = f"standing by: {', '.join(info.standbys)}" if info.standbys else "nobody stands by"
+    return f"leads       {info.leader} ({standbys})"
 
 
 def list_actors_command(cluster_id: str) -> str:

@@ -8,14 +8,28 @@ import posixpath
 from dataclasses import dataclass
 
 from flinkray.actors.gateways import DispatcherGateway
-from flinkray.actors.gateways.messages import ClusterArguments
+from flinkray.actors.gateways.messages import ClusterArguments, StoredJob
+from flinkray.actors.shared.cluster_services import find_leader
+from flinkray.actors.shared.high_availability import (
+    check_reachable,
+    has_elections,
+    high_availability_services,
+)
 from flinkray.client import ray_runtime
+from flinkray.client.ray_runtime import ClusterRecord
 from flinkray.core.config import Configuration
-from flinkray.core.errors import ProcessExistsError, RpcError
-from flinkray.core.ids import DispatcherId, LeaderSessionID
+from flinkray.core.errors import FlinkRayError, ProcessExistsError, RpcConnectionError, RpcError
+from flinkray.core.high_availability_options import STANDBY_MASTERS
+from flinkray.core.ids import DispatcherId
 from flinkray.core.options import CLUSTER_ID, STORAGE_DIR
-from flinkray.ha.services import DISPATCHER_ADDRESS
-from flinkray.rpc import EndpointSpec, Placement, RpcService
+from flinkray.ha import (
+    HighAvailabilityServices,
+    LeaderRetrievalService,
+    StoreError,
+    absolute_location,
+)
+from flinkray.rpc import EndpointSpec, Placement, RpcService, split_address
+from flinkray.rpc.time_limit import within
 
 DEFAULT_STORAGE = "~/.flinkray"
 
@@ -23,11 +37,14 @@ _MASTERS = (
     ("ResourceManager", "flinkray.actors.resource_manager.endpoint:create_resource_manager"),
     ("Dispatcher", "flinkray.actors.dispatcher.endpoint:create_dispatcher"),
 )
-"""The Dispatcher last: where it is, the cluster is complete."""
+"""The Dispatcher last: where it is, the cluster is complete.  Further ones have a number in their
+names, from 2 on."""
 
 _ENDING_TIMEOUT = 10.0
 """Seconds that processes have to end after they said they would."""
 _POLL = 0.05
+_START_TIMEOUT = 60.0
+"""Seconds until somebody leads."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +55,12 @@ class ClusterEnd:
     """Actors that were left when the Dispatcher had shut down, or that had no Dispatcher."""
     removed_groups: tuple[str, ...]
     """Placement groups that were left."""
+    kept: str | None = None
+    """What was not removed, and why."""
+
+
+class ClusterStartError(FlinkRayError):
+    """Processes were started, and no cluster has come of it; the text has the way out."""
 
 
 def cluster_storage(configuration: Configuration) -> str:
@@ -49,55 +72,149 @@ def cluster_storage(configuration: Configuration) -> str:
 async def start_cluster(
     rpc_service: RpcService, configuration: Configuration, *, storage_dir: str | None = None
 ) -> tuple[str, ...]:
-    """Start what of Dispatcher and ResourceManager does not run yet.
+    """Start what of the cluster's Dispatchers and ResourceManagers does not run yet.
 
-    Returns the names of what was started: none, when the cluster was running already.
+    Returns the names of what was started: none, when the cluster was running already.  What is
+    added to a cluster that runs is configured as that one.
 
     Args:
         rpc_service: of this process, in the cluster's namespace.
         storage_dir: the cluster's own directory; as the configuration says when None.
+
+    Raises:
+        ConfigurationError: what elects leaders is not installed.
+        ZooKeeperError: it does not answer.
+        ClusterStartError: the masters run, and nobody leads.
     """
-    arguments = ClusterArguments(
-        cluster_id=configuration.get(CLUSTER_ID),
-        configuration=configuration.to_dict(),
-        storage_dir=storage_dir or cluster_storage(configuration),
-    )
-    head = await rpc_service.run_blocking(ray_runtime.head_node_id)
+    cluster_id = configuration.get(CLUSTER_ID)
+    record = await cluster_record(rpc_service, cluster_id)
+    if record is None or not await rpc_service.run_blocking(ray_runtime.has_cluster, cluster_id):
+        await check_reachable(configuration)
+        directory = absolute_location(storage_dir or cluster_storage(configuration))
+        record = ClusterRecord(configuration.to_dict(), directory)
+        await rpc_service.run_blocking(ray_runtime.remember_cluster, cluster_id, record)
+    configuration = Configuration(record.configuration)
+    arguments = ClusterArguments(cluster_id, record.configuration, record.storage_dir)
+    number = 1 + configuration.get(STANDBY_MASTERS)
+    nodes = await rpc_service.run_blocking(ray_runtime.nodes_for_masters, number)
     started = []
-    for name, factory in _MASTERS:
-        spec = EndpointSpec(
-            kind=name,
-            name=name,
-            factory=factory,
-            arguments=arguments,
-            placement=Placement(node_id=head),
-            detached=True,
-            max_restarts=-1,
-        )
-        try:
-            await rpc_service.spawn(spec)
-        except ProcessExistsError:
-            continue
-        started.append(name)
+    for place, node in enumerate(nodes):
+        for kind, factory in _MASTERS:
+            spec = EndpointSpec(
+                kind=kind,
+                name=kind if place == 0 else f"{kind}-{place + 1}",
+                factory=factory,
+                arguments=arguments,
+                placement=Placement(node_id=node),
+                detached=True,
+                max_restarts=-1,
+            )
+            try:
+                await rpc_service.spawn(spec)
+            except ProcessExistsError:
+                continue
+            started.append(spec.name)
+    if started:
+        await _until_led(rpc_service, record)
     return tuple(started)
+
+
+async def cluster_record(rpc_service: RpcService, cluster_id: str) -> ClusterRecord | None:
+    """What the cluster was started with; None: it was not started in this Ray, or was ended."""
+    return await rpc_service.run_blocking(ray_runtime.recall_cluster, cluster_id)
+
+
+async def _until_led(rpc_service: RpcService, record: ClusterRecord) -> None:
+    services = high_availability_services(rpc_service, Configuration(record.configuration), None)
+    try:
+        for component, retriever in (
+            ("ResourceManager", services.get_resource_manager_leader_retriever()),
+            ("Dispatcher", services.get_dispatcher_leader_retriever()),
+        ):
+            if await _leader_process(retriever, _START_TIMEOUT) is None:
+                raise ClusterStartError(
+                    f"no {component} leads after {_START_TIMEOUT:g} s: its log says why (ray logs),"
+                    " and 'flinkray cluster down' ends what was started"
+                )
+    finally:
+        await services.close()
+
+
+async def _leader_process(retriever: LeaderRetrievalService, timeout: float) -> str | None:
+    """Name of the leader's process; None: nobody leads for *timeout* seconds."""
+    try:
+        address, _ = await within(timeout, find_leader(retriever))
+    except asyncio.TimeoutError:
+        return None
+    return split_address(address)[0]
 
 
 async def stop_cluster(rpc_service: RpcService, cluster_id: str) -> ClusterEnd:
     """Shut the cluster down, then end what is left of exactly this cluster.  Idempotent."""
-    ending = 0.0
-    if await rpc_service.run_blocking(ray_runtime.has_cluster, cluster_id):
-        with contextlib.suppress(RpcError):  # dead or deaf: what it leaves is ended below
-            dispatcher = await rpc_service.connect(
-                DISPATCHER_ADDRESS, DispatcherGateway, DispatcherId.of(LeaderSessionID.standalone())
-            )
-            await dispatcher.shut_down_cluster()
-            ending = _ENDING_TIMEOUT
-    left = await _actors_left(rpc_service, cluster_id, ending)
-    for name in left:
-        await rpc_service.kill(name)
-    groups = await rpc_service.run_blocking(ray_runtime.remove_placement_groups, cluster_id)
-    await _actors_left(rpc_service, cluster_id, _ENDING_TIMEOUT)
-    return ClusterEnd(left, tuple(groups))
+    record = await cluster_record(rpc_service, cluster_id) or ClusterRecord({}, "")
+    configuration = Configuration(record.configuration)
+    services = high_availability_services(rpc_service, configuration, record.storage_dir)
+    try:
+        ending = 0.0
+        if await rpc_service.run_blocking(ray_runtime.has_cluster, cluster_id):
+            await _end_standbys(rpc_service, services, configuration)
+            with contextlib.suppress(RpcError):  # dead or deaf: what it leaves is ended below
+                dispatcher = await _connect_to_dispatcher(rpc_service, services)
+                await dispatcher.shut_down_cluster()
+                ending = _ENDING_TIMEOUT
+        left = await _actors_left(rpc_service, cluster_id, ending)
+        for name in left:
+            await rpc_service.kill(name)
+        groups = await rpc_service.run_blocking(ray_runtime.remove_placement_groups, cluster_id)
+        await _actors_left(rpc_service, cluster_id, _ENDING_TIMEOUT)
+        kept = await _forget_elections(services) if has_elections(configuration) else None
+        await rpc_service.run_blocking(ray_runtime.forget_cluster, cluster_id)
+        return ClusterEnd(left, tuple(groups), kept)
+    finally:
+        await services.close()
+
+
+async def _connect_to_dispatcher(
+    rpc_service: RpcService, services: HighAvailabilityServices
+) -> DispatcherGateway:
+    retriever = services.get_dispatcher_leader_retriever()
+    try:
+        address, session = await within(_ENDING_TIMEOUT, find_leader(retriever))
+    except asyncio.TimeoutError:
+        raise RpcConnectionError("no Dispatcher leads") from None
+    return await rpc_service.connect(address, DispatcherGateway, DispatcherId.of(session))
+
+
+async def _end_standbys(
+    rpc_service: RpcService, services: HighAvailabilityServices, configuration: Configuration
+) -> None:
+    """First of all: they would take over from a leader that shuts down."""
+    if configuration.get(STANDBY_MASTERS) == 0:
+        return
+    for kind, retriever in (
+        ("Dispatcher", services.get_dispatcher_leader_retriever()),
+        ("ResourceManager", services.get_resource_manager_leader_retriever()),
+    ):
+        leader = await _leader_process(retriever, _ENDING_TIMEOUT)
+        for name in await rpc_service.process_names(kind):
+            if name != leader:
+                await rpc_service.kill(name)
+
+
+async def _forget_elections(services: HighAvailabilityServices) -> str | None:
+    """Why something was kept; None: nothing was."""
+    graphs = services.get_job_graph_store(StoredJob)
+    try:
+        recovered = await within(_ENDING_TIMEOUT, graphs.recover_job_graphs())
+    except (asyncio.TimeoutError, StoreError) as error:
+        return f"what ZooKeeper has of the cluster: it cannot be asked ({error!r})"
+    kept = [stored.job_id for stored in recovered.records]
+    kept += [unreadable.job_id for unreadable in recovered.unreadable]
+    if kept:
+        jobs = ", ".join(map(str, kept))
+        return f"what ZooKeeper has of the cluster, as these jobs have not ended: {jobs}"
+    await services.close_and_cleanup_all_data()
+    return None
 
 
 async def _actors_left(rpc_service: RpcService, cluster_id: str, timeout: float) -> tuple[str, ...]:

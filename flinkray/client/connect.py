@@ -5,21 +5,24 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 
+from flinkray.actors.shared.high_availability import high_availability_services
 from flinkray.actors.shared.settings import apply_rpc_settings
 from flinkray.client import ray_runtime
-from flinkray.client.cluster import cluster_storage, start_cluster, stop_cluster
+from flinkray.client.cluster import (
+    cluster_record,
+    cluster_storage,
+    start_cluster,
+    stop_cluster,
+)
 from flinkray.client.cluster_client import ClusterClient
 from flinkray.client.dispatcher_connection import DispatcherConnection
 from flinkray.client.loop_thread import LoopThread
 from flinkray.client.ray_runtime import ClusterNotFoundError, RayRuntime
 from flinkray.core.config import Configuration
 from flinkray.core.errors import ConfigurationError
-from flinkray.core.ids import LeaderSessionID
 from flinkray.core.options import BLOB_OFFLOAD_MIN_SIZE, CLUSTER_ID, STORAGE_DIR
-from flinkray.ha.services import DISPATCHER_ADDRESS
-from flinkray.ha.standalone import StandaloneLeaderRetrievalService
 from flinkray.rpc import RayRpcService, RpcService
 
 
@@ -122,39 +125,37 @@ async def _open(
     namespace = ray_runtime.cluster_namespace(cluster_id)
     rpc_service = await RayRpcService.open(namespace)
     apply_rpc_settings(rpc_service, configuration)
-    connection = DispatcherConnection(
-        rpc_service,
-        StandaloneLeaderRetrievalService(DISPATCHER_ADDRESS, LeaderSessionID.standalone()),
-        cluster_id,
-        offload_min_size=configuration.get(BLOB_OFFLOAD_MIN_SIZE),
-    )
-    started = False
-
-    async def close() -> None:
-        try:
-            if started:
-                await stop_cluster(rpc_service, cluster_id)
-        finally:
-            await connection.close()
-            await rpc_service.close()
+    leaving = AsyncExitStack()
+    leaving.push_async_callback(rpc_service.close)
 
     try:
         if not await rpc_service.run_blocking(ray_runtime.has_cluster, cluster_id):
             if not may_start or runtime.session_dir is None:
                 raise await rpc_service.run_blocking(_no_cluster, cluster_id)
-            started = True
+            leaving.push_async_callback(stop_cluster, rpc_service, cluster_id)
             await start_cluster(
                 rpc_service, configuration, storage_dir=_embedded_storage(configuration, runtime)
             )
+        record = await cluster_record(rpc_service, cluster_id)
+        of_cluster = Configuration({} if record is None else record.configuration)
+        services = high_availability_services(rpc_service, of_cluster, None)
+        leaving.push_async_callback(services.close)
+        connection = DispatcherConnection(
+            rpc_service,
+            services.get_dispatcher_leader_retriever(),
+            cluster_id,
+            offload_min_size=configuration.get(BLOB_OFFLOAD_MIN_SIZE),
+        )
+        leaving.push_async_callback(connection.close)
         await connection.open()
     except BaseException:
-        await close()
+        await leaving.aclose()
         raise
     return ClusterClient(
         loop,
         connection,
         cluster_id,
-        on_close=close,
+        on_close=leaving.aclose,
         after_close=lambda: _leave_ray(runtime),
         dashboard_url=runtime.dashboard_url,
         configuration=configuration,

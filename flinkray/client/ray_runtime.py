@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import logging
 import os
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import ray
 from ray._private import services
@@ -17,6 +19,11 @@ from ray._raylet import (  # type: ignore[attr-defined]
     PlacementGroupID,
 )
 from ray.exceptions import RayError
+from ray.experimental.internal_kv import (
+    _internal_kv_del,
+    _internal_kv_get,
+    _internal_kv_put,
+)
 from ray.util import list_named_actors, placement_group_table
 from ray.util.client import ray as ray_client
 from ray.util.placement_group import PlacementGroup, remove_placement_group
@@ -29,6 +36,9 @@ RAY_AUTH_MODE = "RAY_AUTH_MODE"
 RAY_CLIENT = "ray://"
 """How addresses of Ray Client servers begin."""
 
+_DISPATCHER = re.compile(r"Dispatcher(-\d+)?")
+"""Names of the processes that lead as Dispatchers, or wait to."""
+_CLUSTER = b"cluster"
 _HEAD_NODE_RESOURCE = "node:__internal_head__"
 _CONNECT_TIMEOUT = 5.0
 """Seconds for a TCP connection, before Ray is asked to join: Ray itself tries for minutes."""
@@ -47,6 +57,24 @@ class RayRuntime:
     dashboard_url: str | None
     was_entered: bool
     """It was joined or started here (not by the caller before), and has to be left at the end."""
+
+
+@dataclass(frozen=True)
+class ClusterRecord:
+    """What a cluster was started with: by it, clients find who leads."""
+
+    configuration: dict[str, str]
+    storage_dir: str
+
+    def encode(self) -> bytes:
+        """JSON."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> ClusterRecord:
+        """What :meth:`encode` wrote."""
+        read = json.loads(data)
+        return cls(dict(read["configuration"]), str(read["storage_dir"]))
 
 
 def cluster_namespace(cluster_id: str) -> str:
@@ -182,6 +210,16 @@ def head_node_id() -> str | None:
     return None
 
 
+def nodes_for_masters(number: int) -> list[str | None]:
+    """Hex ids of the nodes for so many masters of a kind: Ray's head, then others, and again from
+    the first of these.  None: Ray does not say."""
+    head = head_node_id()
+    alive = sorted(str(node["NodeID"]) for node in ray.nodes() if node["Alive"])
+    others: list[str | None] = [node for node in alive if node != head]
+    others = others or [head]
+    return [head, *itertools.islice(itertools.cycle(others), number - 1)]
+
+
 def actors_of(namespace: str) -> list[str]:
     """Names of the live named actors of a namespace, sorted."""
     actors = list_named_actors(all_namespaces=True)
@@ -189,18 +227,40 @@ def actors_of(namespace: str) -> list[str]:
 
 
 def has_cluster(cluster_id: str) -> bool:
-    """Whether its Dispatcher lives, or is being restarted by Ray."""
-    return "Dispatcher" in actors_of(cluster_namespace(cluster_id))
+    """Whether a Dispatcher of it lives, or is being restarted by Ray."""
+    return any(map(_DISPATCHER.fullmatch, actors_of(cluster_namespace(cluster_id))))
 
 
 def running_clusters() -> list[str]:
     """Ids of the flinkray clusters in this Ray: those that have a Dispatcher."""
     prefix = cluster_namespace("")
     return sorted(
-        actor["namespace"].removeprefix(prefix)
-        for actor in list_named_actors(all_namespaces=True)
-        if actor["name"] == "Dispatcher" and actor["namespace"].startswith(prefix)
+        {
+            actor["namespace"].removeprefix(prefix)
+            for actor in list_named_actors(all_namespaces=True)
+            if _DISPATCHER.fullmatch(actor["name"]) and actor["namespace"].startswith(prefix)
+        }
     )
+
+
+def remember_cluster(cluster_id: str, record: ClusterRecord) -> None:
+    """Have clients find it, whatever they know of the cluster."""
+    _internal_kv_put(_CLUSTER, record.encode(), overwrite=True, namespace=_space(cluster_id))
+
+
+def recall_cluster(cluster_id: str) -> ClusterRecord | None:
+    """None: no cluster of that name was started in this Ray, or it was ended."""
+    data = _internal_kv_get(_CLUSTER, namespace=_space(cluster_id))
+    return None if data is None else ClusterRecord.decode(data)
+
+
+def forget_cluster(cluster_id: str) -> None:
+    """It has been ended.  Idempotent."""
+    _internal_kv_del(_CLUSTER, namespace=_space(cluster_id))
+
+
+def _space(cluster_id: str) -> bytes:
+    return cluster_namespace(cluster_id).encode()
 
 
 def remove_placement_groups(cluster_id: str) -> list[str]:

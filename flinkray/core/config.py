@@ -11,7 +11,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from flinkray.core import client_options, job_options, options
+from flinkray.core import client_options, high_availability_options, job_options, options
 from flinkray.core.config_option import ConfigOption, format_duration
 from flinkray.core.errors import ConfigurationError
 
@@ -38,6 +38,7 @@ class Configuration:
         }
         _check_heartbeats(self)
         _check_back_off(self)
+        _check_high_availability(self)
 
     def get(self, option: ConfigOption[T]) -> T:
         """The value of *option*, or its default."""
@@ -95,6 +96,23 @@ def _check_back_off(configuration: Configuration) -> None:
         raise ConfigurationError(
             f"{longest.key} ({format_duration(configuration.get(longest))}) must not be shorter "
             f"than {shortest.key} ({format_duration(configuration.get(shortest))})"
+        )
+
+
+def _check_high_availability(configuration: Configuration) -> None:
+    kind = high_availability_options.HIGH_AVAILABILITY_TYPE
+    quorum = high_availability_options.ZOOKEEPER_QUORUM
+    standbys = high_availability_options.STANDBY_MASTERS
+    if configuration.get(kind) == "zookeeper":
+        if configuration.get(quorum) is None:
+            raise ConfigurationError(
+                f"{kind.key} is zookeeper, and {quorum.key} is not set: set it to the servers, as "
+                "host:port,host:port"
+            )
+    elif configuration.get(standbys):
+        raise ConfigurationError(
+            f"{standbys.key} ({configuration.get(standbys)}) needs {kind.key} zookeeper: nothing "
+            "else decides which of several masters leads"
         )
 
 

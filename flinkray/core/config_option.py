@@ -281,12 +281,14 @@ def text(accepts: str = "a text that is not empty", pattern: str = r"(?s).+") ->
     return ValueType(accepts, parse, str)
 
 
-def optional_text(accepts: str) -> ValueType[str | None]:
+def optional_text(accepts: str, pattern: str = r"(?s).*") -> ValueType[str | None]:
     """A text; the empty text and None both mean that nothing is set."""
 
     def parse(value: object) -> str | None:
-        if value is None or isinstance(value, str):
-            return value or None
-        raise TypeError("not a text")
+        if value is None or value == "":
+            return None
+        if not isinstance(value, str) or re.fullmatch(pattern, value) is None:
+            raise ValueError("does not match")
+        return value
 
     return ValueType(accepts, parse, lambda value: value or "")

@@ -1,6 +1,7 @@
 """The table of configuration options.  Keys are Flink's where Flink has the option.
 
-Those of the network between tasks are in :mod:`flinkray.core.network_options`, those of clients in
+Those of leader election are in :mod:`flinkray.core.high_availability_options`, those of the network
+between tasks in :mod:`flinkray.core.network_options`, those of clients in
 :mod:`flinkray.core.client_options`, those that a job may set for itself in
 :mod:`flinkray.core.job_options`.
 ``docs/configuration.md`` shows this table; a test holds the page against it.
@@ -10,7 +11,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from flinkray.core import client_options, job_options, network_options
+from flinkray.core import (
+    client_options,
+    high_availability_options,
+    job_options,
+    network_options,
+)
 from flinkray.core.config_option import (
     ConfigOption,
     choice,
@@ -383,7 +389,13 @@ JAVA_HOME = ConfigOption(
 
 OPTIONS: dict[str, ConfigOption[Any]] = {
     option.key: option
-    for topic in (globals().copy(), vars(job_options), vars(network_options), vars(client_options))
+    for topic in (
+        globals().copy(),
+        vars(high_availability_options),
+        vars(job_options),
+        vars(network_options),
+        vars(client_options),
+    )
     for option in topic.values()
     if isinstance(option, ConfigOption)
 }

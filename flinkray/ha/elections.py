@@ -60,6 +60,11 @@ class LeaderElectionDriver(ABC):
         when :meth:`ElectionEvents.on_revoke` has not come yet."""
 
     @abstractmethod
+    async def still_leads(self) -> bool:
+        """As :meth:`has_leadership`, but asked of the service now: one that was paused does not
+        know yet what it has missed."""
+
+    @abstractmethod
     async def publish(self, information: LeaderInformation) -> None:
         """Have it found; nothing happens when somebody else leads by then, or nobody."""
 
@@ -73,10 +78,19 @@ class LeaderElectionDriver(ABC):
 
 
 class DriverLeaderElection(LeaderElection):
-    """One contender; the driver is made when it joins."""
+    """One contender; the driver is made when it joins.
 
-    def __init__(self, make_driver: Callable[[], LeaderElectionDriver]) -> None:
+    Args:
+        session_id: of the first grant; None: a new one, as each grant after it has.
+    """
+
+    def __init__(
+        self,
+        make_driver: Callable[[], LeaderElectionDriver],
+        session_id: LeaderSessionID | None = None,
+    ) -> None:
         self._make_driver = make_driver
+        self._proposed = session_id
         self._driver: LeaderElectionDriver | None = None
         self._contender: LeaderContender | None = None
         self._session_id: LeaderSessionID | None = None
@@ -97,7 +111,10 @@ class DriverLeaderElection(LeaderElection):
             await self._driver.publish(self._confirmed)
 
     async def has_leadership(self, session_id: LeaderSessionID) -> bool:
-        return self._leads(session_id)
+        if not self._leads(session_id):
+            return False
+        assert self._driver is not None
+        return await self._driver.still_leads() and self._leads(session_id)
 
     async def close(self) -> None:
         if self._closed:
@@ -117,7 +134,8 @@ class DriverLeaderElection(LeaderElection):
 
     def _granted(self) -> None:
         if self._contender is not None:
-            self._session_id = LeaderSessionID.generate()
+            proposed, self._proposed = self._proposed, None
+            self._session_id = proposed or LeaderSessionID.generate()
             self._contender.grant_leadership(self._session_id)
 
     def _revoked(self) -> None:

@@ -34,8 +34,9 @@ class EmbeddedLeaderService:
         self._listeners: list[EmbeddedLeaderRetrievalService] = []
         self._closed = False
 
-    def create_election(self) -> EmbeddedLeaderElection:
-        return EmbeddedLeaderElection(self)
+    def create_election(self, session_id: LeaderSessionID | None = None) -> EmbeddedLeaderElection:
+        """*session_id*: of the first grant."""
+        return EmbeddedLeaderElection(self, session_id)
 
     def create_retriever(self) -> EmbeddedLeaderRetrievalService:
         return EmbeddedLeaderRetrievalService(self)
@@ -103,7 +104,7 @@ class EmbeddedLeaderService:
     def _elect(self) -> None:
         if self._leader is None and self._waiting and not self._closed:
             self._leader = self._waiting.pop(0)
-            self._leader_session = LeaderSessionID.generate()
+            self._leader_session = self._leader._next_session()
             self._leader._granted(self._leader_session)
 
     def _depose(self) -> None:
@@ -127,8 +128,11 @@ class EmbeddedLeaderElection(LeaderElection):
     Events reach the contender in the order in which they were decided.
     """
 
-    def __init__(self, service: EmbeddedLeaderService) -> None:
+    def __init__(
+        self, service: EmbeddedLeaderService, session_id: LeaderSessionID | None = None
+    ) -> None:
         self._service = service
+        self._proposed = session_id
         self._contender: LeaderContender | None = None
         self._told_granted = False
         self._closed = False
@@ -152,6 +156,10 @@ class EmbeddedLeaderElection(LeaderElection):
         self._service._leave(self)
         self._tell_revoked()
         self._contender = None
+
+    def _next_session(self) -> LeaderSessionID:
+        proposed, self._proposed = self._proposed, None
+        return proposed or LeaderSessionID.generate()
 
     def _granted(self, session_id: LeaderSessionID) -> None:
         self._later(lambda: self._tell_granted(session_id))
@@ -236,8 +244,10 @@ class EmbeddedHaServices(AbstractNonHaServices):
     def get_resource_manager_leader_election(self) -> LeaderElection:
         return self.resource_manager_leader_service.create_election()
 
-    def get_job_master_leader_election(self, job_id: JobID) -> LeaderElection:
-        return self.job_master_leader_service(job_id).create_election()
+    def get_job_master_leader_election(
+        self, job_id: JobID, session_id: LeaderSessionID
+    ) -> LeaderElection:
+        return self.job_master_leader_service(job_id).create_election(session_id)
 
     async def cleanup_job(self, job_id: JobID) -> None:
         service = self._services.pop(_job_master(job_id), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from flinkray.core.ids import JobID, LeaderSessionID
 from flinkray.ha.checkpoint_stores import CheckpointIDCounter, CompletedCheckpointStore
@@ -22,6 +22,9 @@ class HighAvailabilityServices(ABC):
 
     Each call makes a new object; a component asks once for each and keeps it.
     """
+
+    elects_job_masters: ClassVar[bool] = True
+    """Whether the leader of a job is elected; False: whoever asks is told what it knew."""
 
     @abstractmethod
     def get_dispatcher_leader_retriever(self) -> LeaderRetrievalService: ...
@@ -49,7 +52,11 @@ class HighAvailabilityServices(ABC):
     def get_resource_manager_leader_election(self) -> LeaderElection: ...
 
     @abstractmethod
-    def get_job_master_leader_election(self, job_id: JobID) -> LeaderElection: ...
+    def get_job_master_leader_election(
+        self, job_id: JobID, session_id: LeaderSessionID
+    ) -> LeaderElection:
+        """*session_id* is that of the first grant: the Dispatcher, which starts the JobMasters of a
+        job, gives each one its own."""
 
     @abstractmethod
     def get_job_graph_store(self, record_type: type[RecordT]) -> JobGraphStore[RecordT]:

@@ -86,6 +86,8 @@ class StandaloneLeaderElection(LeaderElection):
 class StandaloneHaServices(AbstractNonHaServices):
     """Fixed addresses; every session id is zero, but for JobMasters whose asker knows better."""
 
+    elects_job_masters = False
+
     def __init__(
         self,
         storage: Directory,
@@ -122,8 +124,11 @@ class StandaloneHaServices(AbstractNonHaServices):
     def get_resource_manager_leader_election(self) -> LeaderElection:
         return self._election()
 
-    def get_job_master_leader_election(self, job_id: JobID) -> LeaderElection:
-        return self._election()
+    def get_job_master_leader_election(
+        self, job_id: JobID, session_id: LeaderSessionID
+    ) -> LeaderElection:
+        self._check_running()
+        return StandaloneLeaderElection(session_id)
 
     def _retriever(self, address: str) -> LeaderRetrievalService:
         self._check_running()

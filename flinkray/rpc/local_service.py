@@ -17,7 +17,7 @@ from flinkray.rpc.clock import LoopClock
 from flinkray.rpc.endpoint import RpcEndpoint
 from flinkray.rpc.service import RpcService
 from flinkray.rpc.serving.base_service import BaseRpcService
-from flinkray.rpc.spec import EndpointSpec, load_factory
+from flinkray.rpc.spec import EndpointSpec, load_factory, process_of
 from flinkray.rpc.wire import codec
 from flinkray.rpc.wire.envelope import MAX_FRAME_SIZE
 from flinkray.rpc.wire.socket_access import SocketAccess
@@ -257,6 +257,10 @@ class LocalRpcService(BaseRpcService):
 
     async def kill(self, process_name: str) -> None:
         self.network.kill(process_name)
+
+    async def is_dead(self, identity: str) -> bool:
+        service = self.network.services.get(process_of(identity))
+        return service is None or service.identity != identity
 
     async def process_names(self, prefix: str) -> tuple[str, ...]:
         return tuple(sorted(name for name in self.network.services if name.startswith(prefix)))

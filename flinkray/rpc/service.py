@@ -164,6 +164,18 @@ class RpcService(ABC):
         """Be told once, with the reason, when a process ends, be there endpoints in it or not; also
         when there is none."""
 
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """Who the sender of a message is: process and incarnation."""
+
+    @abstractmethod
+    async def is_dead(self, identity: str) -> bool:
+        """Whether it is certain that this incarnation of a process has ended.
+
+        False also where nobody can tell: of one that hangs, or is behind a broken network.
+        """
+
     @abstractmethod
     async def kill(self, process_name: str) -> None:
         """End a process at once and for good; idempotent, also when there is none.

@@ -92,6 +92,11 @@ def split_address(address: str) -> tuple[str, str]:
     return process, endpoint
 
 
+def process_of(identity: str) -> str:
+    """Name of the process of an :attr:`~flinkray.rpc.service.RpcService.identity`."""
+    return identity.rpartition("#")[0]
+
+
 def load_factory(path: str) -> Callable[..., Any]:
     """Import ``package.module:function``.
 

@@ -6,10 +6,10 @@ import asyncio
 
 from flinkray.actors.gateways.messages import ClusterArguments
 from flinkray.actors.resource_manager.driver import TASK_EXECUTOR_FACTORY, WorkerGroupHandle
-from flinkray.actors.resource_manager.endpoint import ResourceManager, lead_resource_manager
+from flinkray.actors.resource_manager.endpoint import lead_resource_manager
 from flinkray.core.ids import ResourceID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
-from flinkray.rpc import LocalNetwork, LocalRpcService
+from flinkray.rpc import LocalNetwork, LocalRpcService, RpcEndpoint
 from flinkray.testing.worker_nodes import GroupRecord, WorkerNodes
 from flinkray.testing.worker_nodes_driver import WorkerNodesDriver
 
@@ -69,7 +69,7 @@ class LocalResourceManagerDriver(WorkerNodesDriver):
 
 async def create_local_resource_manager(
     rpc_service: LocalRpcService, arguments: ClusterArguments
-) -> ResourceManager:
+) -> RpcEndpoint:
     """Factory of a ResourceManager on the LocalWorkers of its network."""
     driver = LocalResourceManagerDriver(rpc_service, arguments)
     return await lead_resource_manager(rpc_service, arguments, driver)

@@ -14,8 +14,9 @@ from typing import ClassVar
 from flinkray.actors.dispatcher.endpoint import Dispatcher
 from flinkray.actors.gateways import DispatcherGateway
 from flinkray.actors.gateways.messages import ClusterArguments, JobMasterArguments
-from flinkray.actors.job_master.endpoint import JobMaster
-from flinkray.actors.shared.cluster_services import ClusterServices, Leadership
+from flinkray.actors.job_master.endpoint import JobMaster, win_job
+from flinkray.actors.shared.cluster_services import ClusterServices
+from flinkray.actors.shared.leadership import Leadership
 from flinkray.core.ids import DispatcherId, LeaderSessionID
 from flinkray.core.resources import ResourceProfile
 from flinkray.ha.services import DISPATCHER_ADDRESS
@@ -44,7 +45,10 @@ async def create_local_job_master(
 ) -> JobMaster:
     """Factory of a JobMaster that starts scripted Spark drivers."""
     services = ClusterServices.create(rpc_service, arguments.cluster)
-    return JobMaster(rpc_service, services, arguments, spark_driver_factory=SCRIPTED_SPARK_DRIVER)
+    leadership = await win_job(services, arguments)
+    return JobMaster(
+        rpc_service, services, arguments, leadership, spark_driver_factory=SCRIPTED_SPARK_DRIVER
+    )
 
 
 class MiniCluster(ClusterUnderTest):

@@ -14,7 +14,7 @@ from typing import ClassVar
 from flinkray.actors.gateways import DispatcherGateway
 from flinkray.actors.gateways.messages import ClusterArguments
 from flinkray.actors.gateways.task_executor_arguments import NodeAddress, TaskExecutorArguments
-from flinkray.actors.resource_manager.endpoint import ResourceManager, lead_resource_manager
+from flinkray.actors.resource_manager.endpoint import lead_resource_manager
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.task_executor.endpoint import TaskExecutor
 from flinkray.actors.task_executor.host import TaskExecutorHost
@@ -22,7 +22,7 @@ from flinkray.actors.task_executor.task_runners import RunnerTask, TaskRunner
 from flinkray.core.errors import RpcConnectionError, RpcError
 from flinkray.core.ids import JobID, JobMasterId, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
-from flinkray.rpc import EndpointSpec
+from flinkray.rpc import EndpointSpec, RpcEndpoint
 from flinkray.scheduler.graph.job_graph import SPARK
 from flinkray.testing.cluster_under_test import ClusterUnderTest
 from flinkray.testing.mini_cluster import MiniCluster
@@ -172,7 +172,7 @@ class SimulatedResourceManagerDriver(WorkerNodesDriver):
 
 async def create_simulated_resource_manager(
     rpc_service: SimulatedRpcService, arguments: ClusterArguments
-) -> ResourceManager:
+) -> RpcEndpoint:
     """Factory of a ResourceManager on the workers of its simulation."""
     driver = SimulatedResourceManagerDriver(rpc_service, arguments)
     return await lead_resource_manager(rpc_service, arguments, driver)

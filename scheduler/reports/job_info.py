@@ -246,6 +246,18 @@ class TaskExecutorInfo:
 
 
 @message
+class MasterInfo:
+    """Who leads one of the cluster's components, and who would take over."""
+
+    component: str
+    """``Dispatcher`` or ``ResourceManager``."""
+    leader: str
+    """Name of its process."""
+    standbys: tuple[str, ...]
+    """Names of the processes that wait."""
+
+
+@message
 class ClusterOverview:
     """The cluster in a few numbers."""
 
@@ -257,3 +269,4 @@ class ClusterOverview:
     cluster_total: ResourceProfile
     cluster_available: ResourceProfile
     dashboard_url: str | None = None
+    masters: tuple[MasterInfo, ...] = ()

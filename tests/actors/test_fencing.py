@@ -33,7 +33,7 @@ from flinkray.actors.gateways.messages import (
     WantedSlot,
 )
 from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotType
-from flinkray.actors.job_master.endpoint import JobMaster
+from flinkray.actors.job_master.endpoint import JobMaster, win_job
 from flinkray.actors.resource_manager.endpoint import ResourceManager
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.slot_pool.endpoint import SlotPool
@@ -405,9 +405,7 @@ class JobMasterScene:
         services = ClusterServices(self.service, arguments, configuration, leaders)
         graph = python_job(waits, restart_strategy=FixedDelayRestart(5, 0.0))
         self.job_id = graph.job_id
-        self.endpoint = JobMaster(
-            self.service, services, JobMasterArguments(arguments, graph, MASTER)
-        )
+        self._services, self._job = services, JobMasterArguments(arguments, graph, MASTER)
         self.leaders = leaders
         self.manager = TestingGateway(ResourceManagerGateway, PRESENT_MANAGER).lenient()
         self.dispatcher = TestingGateway(DispatcherGateway, PRESENT_DISPATCHER).lenient()
@@ -425,6 +423,8 @@ class JobMasterScene:
         )
         self.executor.start(LocalRpcService("te", network), "taskexecutor")
         self.executor.on(TaskExecutorGateway.submit_tasks).returning(())
+        leadership = await win_job(self._services, self._job)
+        self.endpoint = JobMaster(self.service, self._services, self._job, leadership)
         self.endpoint.start()
         await asyncio.sleep(0.1)
         self.leaders.manager.tell(self.manager.address, PRESENT_MANAGER)

@@ -14,8 +14,9 @@ from flinkray.actors.dispatcher.endpoint import Dispatcher
 from flinkray.actors.dispatcher.job_master_supervision import job_master_process
 from flinkray.actors.gateways import DispatcherGateway, JobMasterGateway
 from flinkray.actors.gateways.messages import ClusterArguments, JobMasterArguments
-from flinkray.actors.job_master.endpoint import JobMaster
-from flinkray.actors.shared.cluster_services import ClusterServices, Leadership
+from flinkray.actors.job_master.endpoint import JobMaster, win_job
+from flinkray.actors.shared.cluster_services import ClusterServices
+from flinkray.actors.shared.leadership import Leadership
 from flinkray.core.errors import (
     DuplicateJobSubmissionError,
     FencingTokenError,
@@ -429,8 +430,9 @@ async def create_deaf_job_master(
     rpc_service: RpcService, arguments: JobMasterArguments
 ) -> DeafJobMaster:
     services = ClusterServices.create(rpc_service, arguments.cluster)
+    leadership = await win_job(services, arguments)
     return DeafJobMaster(
-        rpc_service, services, arguments, spark_driver_factory=SCRIPTED_SPARK_DRIVER
+        rpc_service, services, arguments, leadership, spark_driver_factory=SCRIPTED_SPARK_DRIVER
     )
 
 

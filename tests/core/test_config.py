@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flinkray.core import client_options, job_options, network_options, options
+from flinkray.core import (
+    client_options,
+    high_availability_options,
+    job_options,
+    network_options,
+    options,
+)
 from flinkray.core.config import Configuration
 from flinkray.core.config_option import ConfigOption, format_duration, parse_duration
 from flinkray.core.errors import ConfigurationError
@@ -51,7 +58,13 @@ def test_each_default_is_a_value_that_its_own_option_accepts(option: ConfigOptio
 def test_every_option_of_the_modules_is_in_the_table_once() -> None:
     declared = [
         value
-        for topic in (options, job_options, client_options, network_options)
+        for topic in (
+            options,
+            high_availability_options,
+            job_options,
+            client_options,
+            network_options,
+        )
         for _, value in inspect.getmembers(topic)
         if isinstance(value, ConfigOption)
     ]
@@ -239,3 +252,18 @@ def test_values_set_over_others_keep_the_others_whatever_their_type() -> None:
         "cluster.id": "mine",
         "restart-strategy.fixed-delay.delay": "0.2 s",
     }
+
+
+@pytest.mark.parametrize(
+    ("values", "way_out"),
+    [
+        ({"high-availability.type": "zookeeper"}, "high-availability.zookeeper.quorum is not set"),
+        ({"cluster.standby-masters": 1}, "needs high-availability.type zookeeper"),
+        ({"high-availability.type": "etcd"}, "one of standalone, zookeeper"),
+        ({"high-availability.zookeeper.quorum": "zk1:2181 zk2"}, "further ones after commas"),
+        ({"high-availability.zookeeper.path.root": "flinkray/"}, "the path of a znode"),
+    ],
+)
+def test_elections_that_cannot_be_are_refused(values: dict[str, object], way_out: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(way_out)):
+        Configuration(values)

@@ -26,6 +26,7 @@ from tests.ha.recorders import (
 )
 
 JOB = JobID(b"a job of a test.")
+SESSION = LeaderSessionID.generate()
 OTHER_JOB = JobID(b"another test job")
 NO_LEADER: Leader = (None, None)
 
@@ -45,7 +46,7 @@ async def test_of_two_contenders_for_one_component_exactly_one_is_granted(
     for election in (
         services.get_resource_manager_leader_election,
         services.get_dispatcher_leader_election,
-        lambda: services.get_job_master_leader_election(JOB),
+        lambda: services.get_job_master_leader_election(JOB, SESSION),
     ):
         first, second = await start(election()), await start(election())
         assert [len(first.story), len(second.story)] == [1, 0]
@@ -55,8 +56,10 @@ async def test_contender_for_another_job_is_granted_independently(
     services: EmbeddedHaServices,
 ) -> None:
     """SPEC HA-01."""
-    one = await start(services.get_job_master_leader_election(JOB))
-    other = await start(services.get_job_master_leader_election(OTHER_JOB))
+    one = await start(services.get_job_master_leader_election(JOB, SESSION))
+    other = await start(
+        services.get_job_master_leader_election(OTHER_JOB, LeaderSessionID.generate())
+    )
     assert one.session_id != other.session_id
 
 
@@ -204,8 +207,10 @@ async def test_election_and_retrieval_are_started_once(services: EmbeddedHaServi
 
 
 async def test_cleaning_up_a_job_ends_its_election_only(services: EmbeddedHaServices) -> None:
-    ended = await start(services.get_job_master_leader_election(JOB))
-    running = await start(services.get_job_master_leader_election(OTHER_JOB))
+    ended = await start(services.get_job_master_leader_election(JOB, SESSION))
+    running = await start(
+        services.get_job_master_leader_election(OTHER_JOB, LeaderSessionID.generate())
+    )
     await services.cleanup_job(JOB)
     await services.cleanup_job(JOB)
     await callbacks_delivered()

@@ -20,6 +20,7 @@ from tests.ha.recorders import RecordingContender, callbacks_delivered, start
 from tests.zookeeper_server import ZooKeeperServer
 
 JOB = JobID(b"a job of a test.")
+SESSION = LeaderSessionID.generate()
 
 
 @pytest.fixture(params=["embedded", "standalone", "zookeeper"])
@@ -43,7 +44,7 @@ async def test_has_leadership_from_the_grant_to_the_close_for_the_granted_sessio
     services: HighAvailabilityServices,
 ) -> None:
     """SPEC HA-06."""
-    election = services.get_job_master_leader_election(JOB)
+    election = services.get_job_master_leader_election(JOB, SESSION)
     random_session = LeaderSessionID.generate()
     assert not await election.has_leadership(LeaderSessionID.standalone())
     assert not await election.has_leadership(random_session)

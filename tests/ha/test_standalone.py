@@ -42,7 +42,7 @@ async def test_contender_is_granted_at_once_with_session_zero(
     for election in (
         services.get_dispatcher_leader_election(),
         services.get_resource_manager_leader_election(),
-        services.get_job_master_leader_election(JOB),
+        services.get_job_master_leader_election(JOB, ZERO),
     ):
         contender = RecordingContender()
         await election.start_leader_election(contender)

@@ -24,6 +24,7 @@ from tests.zookeeper_server import ZooKeeperEnsemble, ZooKeeperServer
 pytestmark = pytest.mark.timeout(120)
 
 JOB = JobID(b"a job of a test.")
+SESSION = LeaderSessionID.generate()
 NO_LEADER: Leader = (None, None)
 SESSION_TIMEOUT = 4.0
 """Seconds; of tests that do not wait for a session to expire."""
@@ -112,7 +113,7 @@ async def test_exactly_one_of_two_contenders_is_granted_and_the_other_when_it_le
     await granted(one)
     second = others.get_dispatcher_leader_election()
     other = await contend(second)
-    another_job = await contend(others.get_job_master_leader_election(JOB))
+    another_job = await contend(others.get_job_master_leader_election(JOB, SESSION))
     await granted(another_job)
     assert (other.story, listener.leaders) == ([], [])
 
@@ -532,7 +533,7 @@ async def test_cleaning_up_removes_exactly_this_clusters(
     """SPEC HA-21."""
     services = await make_services()
     await lead(services.get_dispatcher_leader_election())
-    await lead(services.get_job_master_leader_election(JOB))
+    await lead(services.get_job_master_leader_election(JOB, SESSION))
     await services.get_job_graph_store(Graph).put_job_graph(Graph(JOB))
     (tmp_path / "storage" / "somebody else's").write_text("stays")
     other = ZooKeeperClient(zookeeper.hosts, f"{root}-2", SESSION_TIMEOUT)

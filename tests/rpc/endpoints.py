@@ -72,6 +72,9 @@ class EchoGateway(RpcGateway):
     async def pid(self) -> int: ...
 
     @abstractmethod
+    async def identity(self) -> str: ...
+
+    @abstractmethod
     async def environment(self, name: str) -> str | None: ...
 
     @abstractmethod
@@ -140,6 +143,9 @@ class EchoEndpoint(RpcEndpoint, EchoGateway):
 
     async def pid(self) -> int:
         return os.getpid()
+
+    async def identity(self) -> str:
+        return self.rpc_service.identity
 
     async def environment(self, name: str) -> str | None:
         return os.environ.get(name)

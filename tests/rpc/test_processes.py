@@ -54,6 +54,31 @@ async def test_processes_are_found_by_the_beginning_of_their_names(services: Ser
 
 
 @on_every_service
+async def test_an_incarnation_is_dead_when_it_was_killed_or_another_one_has_come(
+    services: Services,
+) -> None:
+    for name, restarts in (("killed", 0), ("restarted", -1)):
+        address = await services.caller.spawn(echo_spec(name, max_restarts=restarts))
+        identity = await (await services.caller.connect(address, EchoGateway)).identity()
+        assert not await services.caller.is_dead(identity)
+        await services.crash(address)
+        await eventually_dead(services.caller, identity)
+        if restarts:
+            successor = await (await until_there(services.caller, address)).identity()
+            assert not await services.caller.is_dead(successor)
+            assert await services.caller.is_dead(identity)
+    assert await services.caller.is_dead("never#there")
+
+
+async def eventually_dead(service: RpcService, identity: str) -> None:
+    for _ in range(3000):
+        if await service.is_dead(identity):
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"{identity} is not known to be dead")
+
+
+@on_every_service
 async def test_a_spawned_process_answers_and_is_gone_when_its_endpoint_closes(
     services: Services,
 ) -> None:

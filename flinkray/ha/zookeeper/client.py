@@ -14,6 +14,8 @@ from kazoo.exceptions import (
     KazooException,
     NoAuthError,
     OperationTimeoutError,
+    RolledBackError,
+    RuntimeInconsistency,
     SessionExpiredError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
@@ -219,3 +221,13 @@ class ZooKeeperClient:
                 "list must give this user create, read, write and delete"
             )
         return ZooKeeperError(f"ZooKeeper at {self.hosts} failed: {type(error).__name__} {error}")
+
+
+def check_transaction(results: list[Any]) -> None:
+    """Raises the error of the operation because of which a transaction was not made."""
+    errors = [result for result in results if isinstance(result, KazooException)]
+    for error in errors:
+        if not isinstance(error, (RolledBackError, RuntimeInconsistency)):
+            raise error
+    if errors:
+        raise errors[0]

@@ -24,8 +24,7 @@ from kazoo.exceptions import (
 )
 
 from flinkray.ha.directory import Directory
-from flinkray.ha.zookeeper.client import AWAY, ZooKeeperClient
-from flinkray.ha.zookeeper.election_driver import check_transaction
+from flinkray.ha.zookeeper.client import AWAY, ZooKeeperClient, check_transaction
 
 
 class FencedError(OSError):

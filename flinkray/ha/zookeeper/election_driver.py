@@ -2,7 +2,8 @@
 
 Below the path of a component lie
 
-- ``latch/<contender>-<number>``, ephemeral: one for each contender,
+- ``latch/<contender>-<number>``, ephemeral: one for each contender; it holds who that is, as
+  :attr:`~flinkray.rpc.service.RpcService.identity` has it,
 - ``connection_info``, ephemeral, of the leader's session: where it is found.
 
 The leader's own latch is its *fence*: what a leader writes is written in a transaction that checks
@@ -22,7 +23,6 @@ from typing import Any
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
     BadVersionError,
-    KazooException,
     NodeExistsError,
     NoNodeError,
     RolledBackError,
@@ -31,8 +31,10 @@ from kazoo.exceptions import (
 
 from flinkray.core.ids import LeaderSessionID
 from flinkray.ha.elections import ElectionEvents, LeaderElectionDriver, LeaderInformation
-from flinkray.ha.zookeeper.client import AWAY, ZooKeeperClient
+from flinkray.ha.zookeeper.client import AWAY, ZooKeeperClient, check_transaction
+from flinkray.ha.zookeeper.dead_contenders import DeadContenders
 from flinkray.ha.zookeeper.watching import Watching
+from flinkray.rpc import RpcService
 
 LATCH = "latch"
 CONNECTION_INFO = "connection_info"
@@ -63,20 +65,38 @@ def decode_information(data: bytes) -> LeaderInformation | None:
 
 
 class ZooKeeperElectionDriver(LeaderElectionDriver):
-    """One contender's latch."""
+    """One contender's latch.
 
-    def __init__(self, client: ZooKeeperClient, component: str) -> None:
+    Args:
+        processes: by which contenders hear of each other's death; None: by the end of their
+            sessions only.
+    """
+
+    def __init__(
+        self, client: ZooKeeperClient, component: str, processes: RpcService | None = None
+    ) -> None:
         self._client = client
         self._path = client.path(component)
+        self._processes = processes
         self._latch: _Latch | None = None
         self._publishing = asyncio.Lock()
 
     def start(self, events: ElectionEvents) -> None:
-        self._latch = _Latch(self._client, self._path, events)
+        self._latch = _Latch(self._client, self._path, events, self._processes)
         self._latch.start()
 
     def has_leadership(self) -> bool:
         return self._latch is not None and self._latch.fence is not None
+
+    async def still_leads(self) -> bool:
+        fence = self.fence
+        if fence is None:
+            return False
+        try:
+            await self._client.do(lambda zk: zk.sync_async(fence))
+            return await self._is_there(fence) and self.fence == fence
+        except (*AWAY, NoNodeError):
+            return False
 
     @property
     def fence(self) -> str | None:
@@ -140,24 +160,24 @@ class ZooKeeperElectionDriver(LeaderElectionDriver):
             await latch.close()
 
 
-def check_transaction(results: list[Any]) -> None:
-    """Raises the error of the operation because of which a transaction was not made."""
-    errors = [result for result in results if isinstance(result, KazooException)]
-    for error in errors:
-        if not isinstance(error, (RolledBackError, RuntimeInconsistency)):
-            raise error
-    if errors:
-        raise errors[0]
-
-
 class _Latch(Watching):
     """The znode of one contender: made, and made again after its session expired."""
 
-    def __init__(self, client: ZooKeeperClient, path: str, events: ElectionEvents) -> None:
+    def __init__(
+        self,
+        client: ZooKeeperClient,
+        path: str,
+        events: ElectionEvents,
+        processes: RpcService | None,
+    ) -> None:
         super().__init__(client, events.on_error)
         self._latches = f"{path}/{LATCH}"
         self._information = f"{path}/{CONNECTION_INFO}"
         self._events = events
+        self._identity = b"" if processes is None else processes.identity.encode()
+        self._dead: DeadContenders | None = None
+        if processes is not None:
+            self._dead = DeadContenders(client, self._information, processes)
         self._name = uuid.uuid4().hex
         self._lock = threading.Lock()
         self._fence: str | None = None
@@ -191,13 +211,26 @@ class _Latch(Watching):
             self.wake()
         elif place > 0:
             self._lose()
+            await self._look_at_who_is_in_front(path)
         elif place == 0:
             with self._lock:
                 if self.client.epoch == epoch:
                     self._fence = path
+        if place <= 0 and self._dead is not None:
+            self._dead.stop()
         self._tell()
         if self._told:
             await self._look_at_information()
+
+    async def _look_at_who_is_in_front(self, path: str) -> None:
+        if self._dead is None:
+            return
+        try:
+            identity, _ = await self.client.do(lambda zk: zk.get_async(path))
+        except NoNodeError:
+            return  # the watch has seen it
+        if identity:
+            self._dead.watch(path, bytes(identity).decode())
 
     async def _leave(self) -> None:
         """Each grant has a znode of its own: what was begun in an earlier one must not pass."""
@@ -228,7 +261,9 @@ class _Latch(Watching):
     async def _join(self) -> str:
         path = f"{self._latches}/{self._name}-"
         made: str = await self.client.do(
-            lambda zk: zk.create_async(path, b"", ephemeral=True, sequence=True, makepath=True)
+            lambda zk: zk.create_async(
+                path, self._identity, ephemeral=True, sequence=True, makepath=True
+            )
         )
         return made.rpartition("/")[2]
 
@@ -258,6 +293,8 @@ class _Latch(Watching):
     async def close(self) -> None:
         """The znode goes, so that the next contender need not wait for the session's end."""
         await super().close()
+        if self._dead is not None:
+            self._dead.stop()
         self._lose()
         if self.client.is_connected:
             try:

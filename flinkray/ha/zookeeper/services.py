@@ -23,6 +23,7 @@ from flinkray.ha.zookeeper.client import ZooKeeperClient
 from flinkray.ha.zookeeper.directory import ZooKeeperDirectory
 from flinkray.ha.zookeeper.election_driver import ZooKeeperElectionDriver
 from flinkray.ha.zookeeper.retrieval_driver import ZooKeeperRetrievalDriver
+from flinkray.rpc import RpcService
 
 LEADERS = "leader"
 DISPATCHER = f"{LEADERS}/dispatcher"
@@ -43,12 +44,21 @@ class ZooKeeperHaServices(AbstractHaServices):
         client: started, with the cluster's own root.
         storage: the cluster's directory; holds contents and blobs.
         executor: runs the blocking work.
+        processes: those of the cluster; by it contenders hear of each other's death, sooner than by
+            the end of a session.
     """
 
-    def __init__(self, client: ZooKeeperClient, storage: Directory, executor: Executor) -> None:
+    def __init__(
+        self,
+        client: ZooKeeperClient,
+        storage: Directory,
+        executor: Executor,
+        processes: RpcService | None = None,
+    ) -> None:
         super().__init__(executor)
         self._client = client
         self._storage = storage
+        self._processes = processes
         self._drivers: dict[str, ZooKeeperElectionDriver] = {}
         """Of this process's contenders, by component."""
         self._elections: dict[str, LeaderElection] = {}
@@ -73,8 +83,10 @@ class ZooKeeperHaServices(AbstractHaServices):
     def get_resource_manager_leader_election(self) -> LeaderElection:
         return self._election(RESOURCE_MANAGER)
 
-    def get_job_master_leader_election(self, job_id: JobID) -> LeaderElection:
-        return self._election(_job_master(job_id))
+    def get_job_master_leader_election(
+        self, job_id: JobID, session_id: LeaderSessionID
+    ) -> LeaderElection:
+        return self._election(_job_master(job_id), session_id)
 
     async def cleanup_job(self, job_id: JobID) -> None:
         """What this process contends for is left first."""
@@ -121,14 +133,18 @@ class ZooKeeperHaServices(AbstractHaServices):
 
         return ZooKeeperDirectory(self._client, self._client.path(STORES), self._storage, fence)
 
-    def _election(self, component: str) -> LeaderElection:
+    def _election(
+        self, component: str, session_id: LeaderSessionID | None = None
+    ) -> LeaderElection:
         self._check_running()
 
         def make_driver() -> ZooKeeperElectionDriver:
-            driver = self._drivers[component] = ZooKeeperElectionDriver(self._client, component)
+            driver = self._drivers[component] = ZooKeeperElectionDriver(
+                self._client, component, self._processes
+            )
             return driver
 
-        election = self._elections[component] = DriverLeaderElection(make_driver)
+        election = self._elections[component] = DriverLeaderElection(make_driver, session_id)
         return election
 
     async def _leave_elections(self) -> None:

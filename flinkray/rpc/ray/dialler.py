@@ -94,6 +94,20 @@ class RayDialler:
             return stream, True
         return await self._dial_through_ray(process_name, record), True
 
+    async def is_refused(self, record: ProcessRecord) -> bool:
+        """Whether nobody listens any more where that process did, on a host that answers."""
+        if record.node_id != self.node_id and record.host not in self._reached_hosts:
+            return False  # another host may answer in its place
+        connecting = asyncio.open_connection(record.host, record.port)
+        try:
+            _, writer = await within(CONNECT_TIMEOUT, connecting)
+        except ConnectionRefusedError:
+            return True
+        except (OSError, asyncio.TimeoutError):
+            return False
+        writer.close()
+        return False
+
     # --- directly -----------------------------------------------------------------------------
 
     async def _dial_directly(self, process_name: str, record: ProcessRecord) -> FrameStream:

@@ -32,10 +32,10 @@ from flinkray.rpc.ray.directory import ProcessRecord, RayDirectory
 from flinkray.rpc.ray.futures import patiently
 from flinkray.rpc.ray.metrics import MetricsExporter
 from flinkray.rpc.ray.prestarted import PrestartedKeeper, PrestartedTaker
-from flinkray.rpc.ray.watch import death_of
+from flinkray.rpc.ray.watch import death_of, is_node_dead
 from flinkray.rpc.service import RpcService
 from flinkray.rpc.serving.base_service import BaseRpcService
-from flinkray.rpc.spec import EndpointSpec
+from flinkray.rpc.spec import EndpointSpec, process_of
 from flinkray.rpc.time_limit import within
 from flinkray.rpc.wire import handshake
 from flinkray.rpc.wire.call_transport_server import AnsweringStream, Carrier
@@ -351,6 +351,17 @@ class RayRpcService(BaseRpcService):
             await self._actors.kill(record.actor_name)
         if record is not None and record.actor_id is not None:
             await patiently(self._ray, self._directory.remove, process_name, record.incarnation)
+
+    async def is_dead(self, identity: str) -> bool:
+        try:
+            record = await self._ray(self._directory.get, process_of(identity))
+        except (ray.exceptions.RayError, StoredFormatError):
+            return False
+        if record is None or f"{process_of(identity)}#{record.incarnation}" != identity:
+            return True  # it has signed off, or Ray has started it again
+        if await self._dialler.is_refused(record):
+            return True
+        return bool(await self._ray(is_node_dead, record.node_id))
 
     async def process_names(self, prefix: str) -> tuple[str, ...]:
         return tuple(await patiently(self._ray, self._directory.names, prefix))

@@ -67,7 +67,7 @@ async def death_of(
         except ray.exceptions.RayError as error:
             reason = f"the process {name} is not reachable: {error}"
         try:
-            if await run(_is_node_dead, node_id):
+            if await run(is_node_dead, node_id):
                 return f"Ray has given up node {node_id}, where the process {name} was"
             await connection.ping(ping_timeout)
         except RpcError:
@@ -75,9 +75,10 @@ async def death_of(
         await asyncio.sleep(_AGAIN)
 
 
-def _is_node_dead(node_id: str | None) -> bool:
+def is_node_dead(node_id: str | None) -> bool:
+    """Whether Ray has given up the node; False when Ray's head is away."""
     try:
         nodes: list[dict[str, Any]] = ray.nodes()
     except ray.exceptions.RayError:
-        return False  # Ray's head is away
+        return False
     return any(node["NodeID"] == node_id and not node["Alive"] for node in nodes)

@@ -107,7 +107,6 @@ class BaseRpcService(RpcService):
 
     @property
     def identity(self) -> str:
-        """Who the sender of a message is: process and incarnation."""
         return f"{self.process_name}#{self.incarnation}"
 
     # --- what each service knows for itself ---------------------------------------------------

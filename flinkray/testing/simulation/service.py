@@ -12,7 +12,7 @@ from flinkray.rpc.calls.connection import ClientConnection
 from flinkray.rpc.calls.connection_pool import Opened
 from flinkray.rpc.clock import LoopClock
 from flinkray.rpc.service import RpcService
-from flinkray.rpc.spec import EndpointSpec
+from flinkray.rpc.spec import EndpointSpec, process_of
 from flinkray.rpc.wire.envelope import MAX_FRAME_SIZE
 from flinkray.testing.simulation.blocking import SimulatedExecutor
 from flinkray.testing.simulation.network import NetworkedService
@@ -72,6 +72,10 @@ class SimulatedRpcService(NetworkedService):
 
     async def kill(self, process_name: str) -> None:
         await self.simulation.supervisor.kill(process_name)
+
+    async def is_dead(self, identity: str) -> bool:
+        service = self.network.services.get(process_of(identity))
+        return service is None or service.identity != identity
 
     async def process_names(self, prefix: str) -> tuple[str, ...]:
         return self.simulation.supervisor.process_names(prefix)

@@ -19,7 +19,7 @@ from flinkray.actors.gateways.messages import (
     JobMasterRegistrationSuccess,
     StoredJob,
 )
-from flinkray.actors.job_master.endpoint import JobMaster
+from flinkray.actors.job_master.endpoint import JobMaster, win_job
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.blob import BlobStore
 from flinkray.client.python_job import python_job
@@ -95,7 +95,7 @@ async def test_a_new_resource_manager_ends_attempts_to_register_at_the_one_befor
         JobMasterRegistrationSuccess(number(ResourceManagerId, 2), ResourceID("second"))
     )
     job = JobMasterArguments(arguments, python_job(waiting()), number(JobMasterId, 1))
-    master = JobMaster(service, services, job)
+    master = JobMaster(service, services, job, await win_job(services, job))
     master.start()
     await asyncio.sleep(0.01)
     leaders.manager.tell(first.address, number(ResourceManagerId, 1))
@@ -144,9 +144,8 @@ async def test_goodbye_of_a_resource_manager_that_overtakes_its_answer_is_heard(
     declared = asyncio.Event()
     manager.on(ResourceManagerGateway.register_job_master).calling(answers_late)
     manager.on(ResourceManagerGateway.declare_required_resources).calling(declare)
-    master = JobMaster(
-        service, services, JobMasterArguments(arguments, python_job(waiting()), JOB_MASTER)
-    )
+    job = JobMasterArguments(arguments, python_job(waiting()), JOB_MASTER)
+    master = JobMaster(service, services, job, await win_job(services, job))
     master.start()
     await asyncio.sleep(0.01)
     leaders.manager.tell(manager.address, token)

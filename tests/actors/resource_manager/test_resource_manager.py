@@ -12,7 +12,8 @@ import pytest
 from flinkray.actors.gateways import JobMasterGateway, ResourceManagerGateway, TaskExecutorGateway
 from flinkray.actors.gateways.messages import TaskExecutorRegistrationSuccess
 from flinkray.actors.resource_manager.endpoint import ResourceManager, ResourceManagerError
-from flinkray.actors.shared.cluster_services import ClusterServices, Leadership
+from flinkray.actors.shared.cluster_services import ClusterServices
+from flinkray.actors.shared.leadership import Leadership
 from flinkray.core.errors import (
     FencingTokenError,
     JobNotFoundError,

@@ -8,9 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from flinkray.actors.shared.cluster_services import Leadership
+from flinkray.actors.gateways.messages import ClusterArguments
+from flinkray.actors.shared.cluster_services import ClusterServices
+from flinkray.actors.shared.leadership import Leadership, LeadershipLostError, StandbyMaster
+from flinkray.core.config import Configuration
 from flinkray.ha import EmbeddedHaServices, LeaderElectionError, MemoryDirectory
-from flinkray.rpc import LocalNetwork, LocalRpcService, RpcEndpoint
+from flinkray.rpc import LocalNetwork, LocalRpcService, RpcEndpoint, RpcService
+from flinkray.testing.waiting import eventually
 from tests.ha.recorders import RecordingListener, callbacks_delivered
 
 
@@ -42,7 +46,8 @@ async def test_an_endpoint_is_found_from_its_confirmation_to_the_loss(
     assert listener.leaders == [(endpoint.address, leadership.session_id)]
     assert endpoint.is_running
     await services.dispatcher_leader_service.revoke_leadership()
-    await endpoint.terminated
+    with pytest.raises(LeadershipLostError, match="dispatcher leads no more"):
+        await endpoint.terminated
     assert listener.leaders[1:] == [(None, None)]
 
 
@@ -55,7 +60,8 @@ async def test_a_loss_between_grant_and_confirmation_ends_the_endpoint(
     await service.revoke_leadership()
     await callbacks_delivered()
     await leadership.confirm(endpoint)
-    await endpoint.terminated
+    with pytest.raises(LeadershipLostError):
+        await endpoint.terminated
 
 
 async def test_an_endpoint_does_not_lead_in_the_session_after_its_own(
@@ -69,7 +75,8 @@ async def test_an_endpoint_does_not_lead_in_the_session_after_its_own(
     await service.grant_leadership()
     await callbacks_delivered()
     await leadership.confirm(endpoint)
-    await endpoint.terminated
+    with pytest.raises(LeadershipLostError):
+        await endpoint.terminated
     assert listener.leaders == []
 
 
@@ -87,7 +94,7 @@ async def test_a_grant_that_is_lost_before_anybody_hears_of_it_is_none(
     assert await leadership._election.has_leadership(leadership.session_id)
 
 
-async def test_an_election_that_fails_is_told_to_who_waits_and_to_the_endpoint(
+async def test_an_election_that_fails_is_told_to_who_waits_and_ends_the_endpoint(
     services: EmbeddedHaServices, endpoint: RpcEndpoint
 ) -> None:
     leadership = await Leadership.win(services.get_dispatcher_leader_election())
@@ -97,5 +104,106 @@ async def test_an_election_that_fails_is_told_to_who_waits_and_to_the_endpoint(
     services.dispatcher_leader_service.close()
     with pytest.raises(LeaderElectionError, match="was closed"):
         await waiting
-    with pytest.raises(LeaderElectionError, match="was closed"):
+    with pytest.raises((LeaderElectionError, LeadershipLostError)):
         await endpoint.terminated
+
+
+async def test_leadership_is_certain_until_it_is_lost(services: EmbeddedHaServices) -> None:
+    leadership = await Leadership.win(services.get_dispatcher_leader_election())
+    assert await leadership.is_certain()
+    await services.dispatcher_leader_service.revoke_leadership()
+    await callbacks_delivered()
+    assert not await leadership.is_certain()
+
+
+# --- those that stand by --------------------------------------------------------------------------
+
+
+class Master:
+    """The process of a master: what it makes of its turn is written down."""
+
+    def __init__(self, name: str, services: EmbeddedHaServices, network: LocalNetwork) -> None:
+        self.rpc_service = LocalRpcService(name, network)
+        self.story: list[str] = []
+        self.may_recover = asyncio.Event()
+        cluster = ClusterServices(
+            self.rpc_service,
+            ClusterArguments("test", {}, "nowhere"),
+            Configuration(),
+            _Shared(services),
+        )
+        election = services.get_dispatcher_leader_election()
+        self.endpoint = StandbyMaster(cluster, election, self._make_leader)
+
+    async def _make_leader(self, leadership: Leadership) -> RpcEndpoint:
+        self.story.append("recovers")
+        await self.may_recover.wait()
+        self.story.append("is made")
+        return _Leader(self.rpc_service, leadership)
+
+
+class _Shared(EmbeddedHaServices):
+    """Of a process whose end does not end the elections of others."""
+
+    def __init__(self, services: EmbeddedHaServices) -> None:
+        super().__init__(MemoryDirectory(), services._executor)
+
+
+class _Leader(RpcEndpoint):
+    def __init__(self, rpc_service: RpcService, leadership: Leadership) -> None:
+        super().__init__(rpc_service, "dispatcher")
+        self._leadership = leadership
+
+    async def on_start(self) -> None:
+        await self._leadership.confirm(self)
+
+    async def on_stop(self) -> None:
+        await self._leadership.give_up()
+
+
+async def test_who_stands_by_recovers_is_made_and_then_is_found(
+    services: EmbeddedHaServices,
+) -> None:
+    """DI-16, DI-17: the next one does so when the first one has lost its turn, and that one ends
+    with an error, by which its process is started anew."""
+    network = LocalNetwork()
+    listener = RecordingListener()
+    await services.get_dispatcher_leader_retriever().start(listener)
+    first, second = (Master(name, services, network) for name in ("one", "two"))
+    first.endpoint.start()
+    await eventually(lambda: first.story == ["recovers"], 10, "the first one")
+    second.endpoint.start()
+    assert listener.leaders == []
+    first.may_recover.set()
+    await eventually(lambda: len(listener.leaders) == 1, 10, "the first one to be found")
+    assert listener.leaders[0][0] == "one/dispatcher"
+    assert (first.story, second.story) == (["recovers", "is made"], [])
+    second.may_recover.set()
+    service = services.dispatcher_leader_service
+    await service.revoke_leadership()
+    with pytest.raises(LeadershipLostError):
+        await first.endpoint.terminated
+    await service.grant_leadership()
+    await eventually(lambda: listener.leaders[-1][0] == "two/dispatcher", 10, "the second one")
+    second.endpoint.close()
+    await second.endpoint.terminated
+    assert listener.leaders[-1] == (None, None)
+    await network.close()
+
+
+async def test_one_that_is_closed_while_it_recovers_makes_no_leader(
+    services: EmbeddedHaServices,
+) -> None:
+    """DI-16."""
+    network = LocalNetwork()
+    listener = RecordingListener()
+    await services.get_dispatcher_leader_retriever().start(listener)
+    master = Master("one", services, network)
+    master.endpoint.start()
+    await eventually(lambda: master.story == ["recovers"], 10, "its turn")
+    master.endpoint.close()
+    await master.endpoint.terminated
+    master.may_recover.set()
+    await callbacks_delivered()
+    assert (master.story, listener.leaders) == (["recovers"], [])
+    await network.close()

@@ -1,0 +1,91 @@
+"""Which high availability services a cluster has: the one place where its configuration decides."""
+
+from __future__ import annotations
+
+from flinkray.core.config import Configuration
+from flinkray.core.errors import ConfigurationError
+from flinkray.core.high_availability_options import (
+    HIGH_AVAILABILITY_CLUSTER_ID,
+    HIGH_AVAILABILITY_TYPE,
+    ZOOKEEPER_CONNECTION_TIMEOUT,
+    ZOOKEEPER_QUORUM,
+    ZOOKEEPER_ROOT,
+    ZOOKEEPER_SESSION_TIMEOUT,
+)
+from flinkray.core.options import CLUSTER_ID
+from flinkray.ha import (
+    HighAvailabilityServices,
+    MemoryDirectory,
+    StandaloneHaServices,
+    open_directory,
+)
+from flinkray.rpc import RpcService
+
+
+def high_availability_services(
+    rpc_service: RpcService, configuration: Configuration, storage_dir: str | None
+) -> HighAvailabilityServices:
+    """This process's part, by ``high-availability.type``; to be closed.
+
+    ZooKeeper is not waited for: elections and retrievals go on when it is there.
+
+    Args:
+        storage_dir: the cluster's own directory; None: of one who only looks for leaders.
+
+    Raises:
+        ConfigurationError: the services cannot be had here.
+    """
+    storage = MemoryDirectory() if storage_dir is None else open_directory(storage_dir)
+    if not has_elections(configuration):
+        return StandaloneHaServices(storage, rpc_service.executor)
+    check_installed()
+    from flinkray.ha.zookeeper import ZooKeeperClient, ZooKeeperHaServices
+
+    quorum = configuration.get(ZOOKEEPER_QUORUM)
+    assert quorum is not None  # the configuration has been checked
+    name = configuration.get(HIGH_AVAILABILITY_CLUSTER_ID) or configuration.get(CLUSTER_ID)
+    client = ZooKeeperClient(
+        quorum,
+        f"{configuration.get(ZOOKEEPER_ROOT)}/{name}",
+        configuration.get(ZOOKEEPER_SESSION_TIMEOUT),
+    )
+    client.start()
+    return ZooKeeperHaServices(client, storage, rpc_service.executor, rpc_service)
+
+
+def has_elections(configuration: Configuration) -> bool:
+    """Whether several processes may contend for a leadership."""
+    return configuration.get(HIGH_AVAILABILITY_TYPE) == "zookeeper"
+
+
+def check_installed() -> None:
+    """Raises ConfigurationError: what ``high-availability.type`` zookeeper needs is missing."""
+    try:
+        import kazoo  # noqa: F401
+    except ImportError as error:
+        raise ConfigurationError(
+            f"{HIGH_AVAILABILITY_TYPE.key} is zookeeper, and kazoo is not installed here: "
+            "pip install 'flinkray[zookeeper]', on every node"
+        ) from error
+
+
+async def check_reachable(configuration: Configuration) -> None:
+    """Nothing where there are no elections.
+
+    Raises:
+        ConfigurationError: the services cannot be had here.
+        ZooKeeperError: no server answers within
+            ``high-availability.zookeeper.client.connection-timeout``.
+    """
+    if not has_elections(configuration):
+        return
+    check_installed()
+    from flinkray.ha.zookeeper import ZooKeeperClient
+
+    quorum = configuration.get(ZOOKEEPER_QUORUM)
+    assert quorum is not None
+    client = ZooKeeperClient(
+        quorum, configuration.get(ZOOKEEPER_ROOT), configuration.get(ZOOKEEPER_SESSION_TIMEOUT)
+    )
+    await client.connect(configuration.get(ZOOKEEPER_CONNECTION_TIMEOUT))
+    await client.close()

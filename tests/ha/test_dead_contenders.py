@@ -1,0 +1,135 @@
+"""Contenders that have died do not keep their place until their session ends."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import Executor
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from kazoo.exceptions import NoNodeError
+
+from flinkray.core.ids import JobID, LeaderSessionID
+from flinkray.core.message import message
+from flinkray.core.schema import stored
+from flinkray.ha import LeaderElection, StoreError, open_directory
+from flinkray.ha.zookeeper import ZooKeeperClient, ZooKeeperHaServices
+from flinkray.rpc import LocalNetwork, LocalRpcService
+from flinkray.testing.waiting import eventually
+from tests.ha.recorders import RecordingContender
+from tests.zookeeper_server import ZooKeeperServer
+
+pytestmark = pytest.mark.timeout(120)
+
+JOB = JobID(b"a job of a test.")
+
+
+@stored("tests.DeadContendersGraph")
+@message
+class Graph:
+    """Stands for a job graph."""
+
+    job_id: JobID
+
+
+Process = tuple[LocalRpcService, ZooKeeperHaServices]
+MakeProcess = Callable[[str], Awaitable[Process]]
+
+
+@pytest.fixture
+async def make_process(
+    zookeeper: ZooKeeperServer, root: str, tmp_path: Path, executor: Executor
+) -> AsyncIterator[MakeProcess]:
+    """A pretended process and its services, whose session lives on when the process dies."""
+    network = LocalNetwork()
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(network.close)
+
+        async def make(name: str) -> Process:
+            client = ZooKeeperClient(zookeeper.hosts, root, 4.0)
+            await client.connect(60)
+            storage = open_directory(str(tmp_path / "storage"))
+            rpc_service = LocalRpcService(name, network)
+            services = ZooKeeperHaServices(client, storage, executor, rpc_service)
+            stack.push_async_callback(services.close)
+            return rpc_service, services
+
+        yield make
+
+
+async def contend(election: LeaderElection) -> RecordingContender:
+    contender = RecordingContender()
+    await election.start_leader_election(contender)
+    return contender
+
+
+async def granted(contender: RecordingContender) -> LeaderSessionID:
+    await eventually(
+        lambda: bool(contender.story) and isinstance(contender.story[-1], LeaderSessionID),
+        60,
+        "a grant",
+    )
+    return contender.session_id
+
+
+async def place_taken(services: ZooKeeperHaServices, component: str, number: int) -> None:
+    path = services._client.path("leader", component, "latch")
+
+    def are_there() -> bool:
+        try:
+            return len(services._client.blocking(lambda zk: zk.get_children(path))) == number
+        except NoNodeError:
+            return False
+
+    await eventually(are_there, 60, f"{number} contenders")
+
+
+async def test_the_next_one_leads_though_the_session_of_the_dead_leader_lives(
+    make_process: MakeProcess,
+) -> None:
+    """Two have died: the leader, and who would have followed it."""
+    processes = {name: await make_process(name) for name in ("one", "two", "three")}
+    contenders = {}
+    for place, (name, (_, services)) in enumerate(processes.items()):
+        contenders[name] = await contend(services.get_dispatcher_leader_election())
+        await place_taken(services, "dispatcher", place + 1)
+    await granted(contenders["one"])
+    network = processes["three"][0].network
+    network.crash("two")
+    network.crash("one")
+    await granted(contenders["three"])
+    assert contenders["two"].story == []
+
+
+async def test_who_was_taken_for_dead_changes_nothing_and_is_told(
+    make_process: MakeProcess,
+) -> None:
+    process, services = await make_process("one")
+    election = services.get_dispatcher_leader_election()
+    taken_for_dead = await contend(election)
+    session = await granted(taken_for_dead)
+    await election.confirm_leadership(session, "one/dispatcher")
+    assert await election.has_leadership(session)
+    _, others = await make_process("two")
+    contender = await contend(others.get_dispatcher_leader_election())
+    process.network.crash("one")  # and its threads do not know
+    await granted(contender)
+    assert not await election.has_leadership(session)
+    with pytest.raises(StoreError, match="lead"):
+        await services.get_job_graph_store(Graph).put_job_graph(Graph(JOB))
+    await eventually(lambda: "revoked" in taken_for_dead.story, 60, "the loss to be told")
+
+
+async def test_the_next_process_of_a_name_does_not_wait_for_the_session_of_the_one_before(
+    make_process: MakeProcess,
+) -> None:
+    """HA-28: a job's JobMasters have one process name, and each leads in a session of its own."""
+    process, services = await make_process("JobMaster")
+    first, second = LeaderSessionID.generate(), LeaderSessionID.generate()
+    contender = await contend(services.get_job_master_leader_election(JOB, first))
+    assert await granted(contender) == first
+    process.network.crash("JobMaster")
+    _, successor = await make_process("JobMaster")
+    contender = await contend(successor.get_job_master_leader_election(JOB, second))
+    assert await granted(contender) == second
