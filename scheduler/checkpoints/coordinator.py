@@ -4,7 +4,7 @@ complete, what is kept, and what the job goes on from."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flinkray.checkpoint.handles import FileState, StateLocation, TaskState
@@ -84,6 +84,10 @@ from flinkray.scheduler.checkpoints.stop_with_savepoint import StopWithSavepoint
 from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfiguration
 from flinkray.scheduler.reports.checkpoint_statistics import CheckpointsOverview
 from flinkray.scheduler.shared.states import JobStatus
+
+MOST_GIVEN_UP = 64
+"""Checkpoints of an earlier JobMaster that tasks are told to give up: there are no more that may
+be under way."""
 
 Actions = list[CheckpointAction]
 Reason = CheckpointFailureReason
@@ -811,6 +815,61 @@ class CheckpointCoordinator:
             self._register(checkpoint)
             self._last_id = max(self._last_id, checkpoint.checkpoint_id)
             self._last_timestamp = max(self._last_timestamp, checkpoint.metadata.timestamp)
+
+    def take_over(
+        self,
+        restores: int,
+        begun: Mapping[int, str],
+        running: Sequence[ExecutionAttemptID],
+        now: float,
+    ) -> Actions:
+        """Tasks go on with another JobMaster, in place of a first ``restore`` (and after
+        ``recovered``).
+
+        They are told that the last complete checkpoint is, as the last JobMaster may not have come
+        to that, and that nobody completes those that it has begun.
+
+        Args:
+            restores: how often the operators' coordinators have been restored.
+            begun: the checkpoints after the last complete one that have an id, with the directory
+                of each.
+            running: the attempts that go on.
+        """
+        self._restores.of_coordinators = restores
+        latest = self._completed.latest
+        actions: Actions = []
+        if latest is not None:
+            self._must_be_whole |= latest.properties.is_savepoint
+            if not latest.properties.is_savepoint:
+                actions.append(
+                    NotifyCheckpointComplete(
+                        latest.checkpoint_id,
+                        latest.metadata.timestamp,
+                        tuple(running),
+                        self._coordinators,
+                        None,
+                    )
+                )
+        return actions + self._give_up_begun(begun, running)
+
+    def _give_up_begun(
+        self, begun: Mapping[int, str], running: Sequence[ExecutionAttemptID]
+    ) -> Actions:
+        """Of an earlier JobMaster, which may have told tasks to take them."""
+        latest_id = None if self.latest is None else self.latest.checkpoint_id
+        actions: Actions = []
+        for checkpoint_id in sorted(begun)[-MOST_GIVEN_UP:]:
+            if checkpoint_id <= self._last_id:
+                continue
+            self._last_id = checkpoint_id
+            actions.append(
+                NotifyCheckpointAborted(
+                    checkpoint_id, latest_id, tuple(running), self._coordinators
+                )
+            )
+            directories = self._aborted.add(checkpoint_id, begun[checkpoint_id], running)
+            actions += map(DiscardDirectory, directories)
+        return actions
 
     def start_from_savepoint(
         self, savepoint: CompletedCheckpoint, vertices: Sequence[RestoredVertex]

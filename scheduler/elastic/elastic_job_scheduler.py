@@ -141,7 +141,7 @@ class ElasticJobScheduler(JobScheduler):
         return self._work_on("resize", now, BoundsChanged(changed))
 
     def _why_pending(self) -> str | None:
-        if self._is_executing or self._job.is_ending or self.status is JobStatus.CREATED:
+        if self._is_executing or self._job.is_ending or not self._job.has_begun:
             return super()._why_pending()
         shortages = self._region_slots.shortages
         return " ".join(s.reason for s in shortages) or "too few slots have come yet."
@@ -164,7 +164,7 @@ class ElasticJobScheduler(JobScheduler):
     def _bounds_changed(self, transition: BoundsChanged, now: float) -> Steps:
         self._job_graph = transition.job_graph
         actions = self._scaling.resize(transition.job_graph, now)
-        if self.status is JobStatus.CREATED:
+        if not self._job.has_begun:
             return ()
         return [*self._declare(is_total=True), *self._scale(actions)]
 

@@ -174,6 +174,15 @@ class Execution:
         self._enter(ExecutionState.DEPLOYING, now, f"in {location_text(slot)}")
         self.slot = slot
 
+    def adopt(self, slot: AllocatedSlot, state: ExecutionState, now: float) -> None:
+        """An earlier JobMaster has deployed it there, and it is in that state by now."""
+        self.schedule(now)
+        self.deploy(slot, now)
+        if state is ExecutionState.INITIALIZING:
+            self.initialize(now)
+        elif state is ExecutionState.RUNNING:
+            self.run(now)
+
     def initialize(self, now: float) -> None:
         """Its TaskExecutor restores its state."""
         self._enter(ExecutionState.INITIALIZING, now)
@@ -437,6 +446,16 @@ class ExecutionVertex:
     def task_name(self) -> str:
         job_vertex = self.job_vertex
         return f"{job_vertex.vertex.name} ({self.subtask_index + 1}/{job_vertex.parallelism})"
+
+    def go_on_from(self, attempt_number: int, now: float) -> None:
+        """The first attempt that this graph knows of has that number: others were before it.
+
+        Raises:
+            IllegalTransitionError: the present one has begun.
+        """
+        if self.current.state is not ExecutionState.CREATED or self.prior:
+            raise self.current.illegal("be replaced: it has begun")
+        self.current = Execution(self, attempt_number, now)
 
     def reset_for_new_execution(self, now: float) -> Execution:
         """The next attempt becomes the current one.

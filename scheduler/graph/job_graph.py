@@ -350,3 +350,8 @@ class JobGraph:
     def has_coordinated_vertices(self) -> bool:
         """Whether any of its vertices is run by a coordinator (Spark stages)."""
         return any(vertex.invokable.kind in COORDINATED_KINDS for vertex in self.vertices)
+
+    @property
+    def has_stream_sources(self) -> bool:
+        """Whether any of its vertices is a source of streams, which has an enumerator."""
+        return any(v.invokable.kind == STREAM and not v.inputs for v in self.vertices)

@@ -55,6 +55,7 @@ from flinkray.scheduler.job.transitions import (
     CheckpointIsStored,
     CheckpointNotPrepared,
     CheckpointPrepared,
+    CheckpointsAdopted,
     CheckpointTimerOver,
     CoordinatorCheckpointed,
     CoordinatorNotCheckpointed,
@@ -121,6 +122,10 @@ class NoCheckpoints:
         """The job is to start from it."""
         text = "the job takes no checkpoints, and so cannot start from a savepoint"
         return (GlobalFailure(Failure(text, suppress_restarts=True)),)
+
+    def adopted(self, transition: CheckpointsAdopted, now: float) -> Steps:
+        """An earlier JobMaster has taken some."""
+        return ()
 
     def status_entered(self, transition: StatusEntered, now: float) -> Steps:
         """The job's status is another one."""
@@ -269,6 +274,18 @@ class Checkpoints(NoCheckpoints):
             )
         except StateRestoreError as error:
             return _not_restored(error)
+
+    def adopted(self, transition: CheckpointsAdopted, now: float) -> Steps:
+        """Its tasks go on; those that are deployed next begin as those that are deployed after a
+        failure."""
+        self._is_begun, self._is_next_global = True, False
+        running = [
+            subtask.current.attempt_id
+            for subtask in self._graph.subtasks
+            if subtask.current.slot is not None and not subtask.current.state.is_terminal
+        ]
+        actions = self._coordinator.take_over(transition.restores, transition.begun, running, now)
+        return self._steps(actions)
 
     def status_entered(self, transition: StatusEntered, now: float) -> Steps:
         return self._steps(self._coordinator.job_status_changed(transition.status, now))

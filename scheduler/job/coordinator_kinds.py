@@ -9,7 +9,7 @@ from flinkray.scheduler.execution.regions import PipelinedRegions
 from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.job.job_record import JobRecord
 from flinkray.scheduler.job.operator_coordinators import JobCoordinator, RegionCoordinator
-from flinkray.scheduler.job.source_enumerators import SourceEnumerators, has_enumerators
+from flinkray.scheduler.job.source_enumerators import SourceEnumerators
 from flinkray.scheduler.job.spark_driver import SparkDriverCoordinator
 
 
@@ -43,4 +43,4 @@ def coordinators_of_regions(
 
 def coordinators_of_job(job_graph: JobGraph, record: JobRecord) -> tuple[JobCoordinator, ...]:
     """Those that belong to the job as a whole, besides its formats."""
-    return (SourceEnumerators(record),) if has_enumerators(job_graph) else ()
+    return (SourceEnumerators(record),) if job_graph.has_stream_sources else ()

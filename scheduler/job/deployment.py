@@ -63,11 +63,13 @@ class Deployments:
     Keys of shared parts: 0 is the job's, then one per vertex, then one per group of partitions.
     """
 
-    def __init__(self, graph: ExecutionGraph) -> None:
+    def __init__(self, graph: ExecutionGraph, *, first_version: int = 0) -> None:
+        """*first_version*: of all parts; no earlier JobMaster has given such a high one."""
         self._graph = graph
+        self._first_version = first_version
         job = graph.job_graph
-        self._job = SharedPart(_JOB_KEY, 0, _job_information(job))
-        self._vertices = [self._vertex_part(vertex, 0) for vertex in graph.vertices]
+        self._job = SharedPart(_JOB_KEY, first_version, _job_information(job))
+        self._vertices = [self._vertex_part(vertex, first_version) for vertex in graph.vertices]
         key = 1 + len(graph.vertices)
         self._first_key: list[int] = []
         """Edge -> the key of its first group."""
@@ -207,11 +209,12 @@ class Deployments:
 
     def _group(self, group: PartitionGroup, known: dict[int, int], parts: list[SharedPart]) -> int:
         key = self._first_key[group.edge.index] + group.index
-        if known.get(key) != group.version:
+        version = self._first_version + group.version
+        if known.get(key) != version:
             part = self._groups.get(key)
-            if part is None or part.version != group.version:
+            if part is None or part.version != version:
                 locations = partition_locations(self._graph, group)
-                part = SharedPart(key, group.version, locations)
+                part = SharedPart(key, version, locations)
                 self._groups[key] = part
             self._send((part,), known, parts)
         return key

@@ -164,8 +164,7 @@ class Failover:
         if failure.is_unrecoverable:
             return False
         self._is_new_attempt = self._restart_strategy.notify_failure(now)
-        is_started = self._record.status is not JobStatus.CREATED
-        return is_started and self._restart_strategy.can_restart()
+        return self._record.has_begun and self._restart_strategy.can_restart()
 
     def _add_to_history(
         self, root: Failure, concurrent: Iterable[Failure], now: float, *, is_new: bool

@@ -12,6 +12,7 @@ from flinkray.scheduler.execution.scheduling_strategy import new_scheduling_stra
 from flinkray.scheduler.job.job_record import JobRecord
 from flinkray.scheduler.job.transition_loop import Step, Steps, Transition
 from flinkray.scheduler.job.transitions import (
+    AttemptsAdopted,
     AttemptsFailed,
     AttemptsOver,
     CancelRegions,
@@ -35,6 +36,7 @@ from flinkray.scheduler.job.transitions import (
     SubtasksFailed,
 )
 from flinkray.scheduler.shared.failure import Failure
+from flinkray.scheduler.shared.slots import AllocatedSlot
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 
 
@@ -100,11 +102,12 @@ class JobExecution:
         return (ScheduleRegions(tuple(self._strategy.start())),)
 
     def schedule(self, transition: ScheduleRegions, now: float) -> Steps:
-        """Regions that run, have run, or wait for their restart are left as they are."""
+        """Regions that run, have run, have failed just now, or wait for their restart are left as
+        they are."""
         scheduled = []
         for index in transition.regions:
             run = self._runs[index]
-            if run.active or run.finished or index in self._restarts:
+            if run.is_begun or index in self._restarts:
                 continue
             run.is_begun = True
             for execution in self.executions_of(index):
@@ -119,6 +122,28 @@ class JobExecution:
         for execution, slot in zip(executions, transition.slots, strict=True):
             execution.deploy(slot, now)
         return (SendDeployments(executions),)
+
+    def attempts_adopted(self, transition: AttemptsAdopted, now: float) -> Steps:
+        """Their regions have begun."""
+        for execution, slot, state in transition.running:
+            self._adopt(execution, slot, state, now)
+        for execution, slot in transition.ended:
+            self._adopt(execution, slot, ExecutionState.RUNNING, now)
+        for execution in transition.missing:
+            execution.schedule(now)
+            self._adopted(execution)
+        return ()
+
+    def _adopt(
+        self, execution: Execution, slot: AllocatedSlot, state: ExecutionState, now: float
+    ) -> None:
+        execution.adopt(slot, state, now)
+        self._adopted(execution)
+
+    def _adopted(self, execution: Execution) -> None:
+        index = self._regions.of[execution.vertex.ordinal]
+        self._runs[index].is_begun = True
+        self._began(index)
 
     def coordinators_began(self, transition: CoordinatorsBegan, now: float) -> Steps:
         self._began(transition.region, transition.number)

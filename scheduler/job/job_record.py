@@ -45,6 +45,12 @@ class JobRecord:
         return self._machine.status
 
     @property
+    def has_begun(self) -> bool:
+        """Whether this JobMaster executes it, or has."""
+        early = (JobStatus.INITIALIZING, JobStatus.CREATED, JobStatus.RECONCILING)
+        return self.status not in early
+
+    @property
     def is_ending(self) -> bool:
         """Whether its end is decided, whatever fails yet."""
         ending = (JobStatus.FAILING, JobStatus.CANCELLING)

@@ -41,15 +41,22 @@ from flinkray.scheduler.graph.job_graph import JobGraph, ParallelismBounds, Rest
 from flinkray.scheduler.graph.validation import validate
 from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.checkpoints import checkpoints_of_job
-from flinkray.scheduler.job.coordinator_events import CoordinatorEvent, CoordinatorID
+from flinkray.scheduler.job.coordinator_events import (
+    CoordinatorEvent,
+    CoordinatorID,
+    CoordinatorKind,
+)
 from flinkray.scheduler.job.coordinator_kinds import coordinators_of_job, coordinators_of_regions
 from flinkray.scheduler.job.failover import Failover
 from flinkray.scheduler.job.input_splits import InputSplit
 from flinkray.scheduler.job.job_execution import JobExecution
 from flinkray.scheduler.job.job_record import JobRecord
 from flinkray.scheduler.job.job_scheduler_actions import (
+    AdoptSlots,
+    CancelTasks,
     JobEnded,
     JobSchedulerAction,
+    ReleasePartitions,
     TimerKey,
     TimerPurpose,
 )
@@ -59,6 +66,15 @@ from flinkray.scheduler.job.operator_coordinators import OperatorCoordinators
 from flinkray.scheduler.job.outbox import Outbox
 from flinkray.scheduler.job.region_slots import RegionSlots
 from flinkray.scheduler.job.results import Results
+from flinkray.scheduler.job.take_over import (
+    CannotTakeOverError,
+    Strays,
+    TakeOver,
+    failure_of_contradicting,
+    failure_of_missing,
+    strays_only,
+    why_not,
+)
 from flinkray.scheduler.job.task_reports import TaskReports
 from flinkray.scheduler.job.transition_loop import Applied, Step, Steps, Transition, TransitionLoop
 from flinkray.scheduler.reports.job_info import (
@@ -72,14 +88,22 @@ from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.scheduler.shared.slots import AllocatedSlot, ResourceShortage
 from flinkray.scheduler.shared.spark_reports import SparkProgress
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.taking_over import (
+    FinishedTask,
+    JobNotes,
+    SourceCoordinatorPlace,
+    TaskExecutorReport,
+)
 from flinkray.scheduler.shared.tasks import TaskExecutionState
-from flinkray.scheduler.slots.slot_requests import SlotEvent
+from flinkray.scheduler.slots.slot_requests import RestoredSlot, SlotEvent
 
 _AT_ITS_TIME: Mapping[TimerPurpose, Callable[[int], Transition]] = {
     TimerPurpose.RESTART: t.RestartDelayOver,
     TimerPurpose.SCALING: t.ScalingDelayOver,
     TimerPurpose.FORMATS: t.FormatsPauseOver,
 }
+
+NOTHING_BEGUN: Mapping[int, str] = {}
 
 
 class JobScheduler:
@@ -132,13 +156,19 @@ class JobScheduler:
         self._build(ExecutionGraph(job_graph, new_graph_id(), now))
 
     def _build(
-        self, graph: ExecutionGraph, *, first_generation: int = 0, requests_made: int = 0
+        self,
+        graph: ExecutionGraph,
+        *,
+        first_generation: int = 0,
+        requests_made: int = 0,
+        takeovers: int = 0,
     ) -> None:
         """The decision objects that work on an execution graph.  *first_generation* and
-        *requests_made* are of those of the job's execution graph before."""
+        *requests_made* are of those of the job's execution graph before.  *takeovers*: by how many
+        JobMasters this one was taken over."""
         self._graph = graph
         self._checkpoints.execute(graph)
-        self._outbox.open(graph)
+        self._outbox.open(graph, takeovers=takeovers)
         regions = PipelinedRegions(graph)
         restarts = self._restarts = PendingRestarts()
         self._tracker = PartitionTracker(graph, regions)
@@ -166,7 +196,7 @@ class JobScheduler:
         execution, failover, region_slots = self._execution, self._failover, self._region_slots
         coordinators, results, reports = self._coordinators, self._results, self._reports
         checkpoints = self._checkpoints
-        bulk = self._outbox.bulk
+        bulk, notebook = self._outbox.bulk, self._outbox.notebook
         wire = self._loop.wire
         # what others report
         wire(t.SlotsTold, region_slots.slots_told)
@@ -200,6 +230,9 @@ class JobScheduler:
         # queryable state
         wire(t.KvStatesRegistered, self._kv_states.registered)
         wire(t.KvStatesUnregistered, self._kv_states.unregistered)
+        # taking over
+        wire(t.AttemptsAdopted, region_slots.attempts_adopted, execution.attempts_adopted)
+        wire(t.CheckpointsAdopted, checkpoints.adopted)
         # regions
         wire(t.BeginExecution, self._begin)
         wire(t.StartScheduling, execution.start_scheduling)
@@ -223,7 +256,7 @@ class JobScheduler:
             execution.attempts_over,
         )
         wire(t.AttemptReplaced, region_slots.attempt_replaced)
-        wire(t.SendDeployments, bulk.deploy)
+        wire(t.SendDeployments, notebook.deployed, bulk.deploy)
         wire(t.SendCancellations, bulk.cancel)
         # results
         wire(t.ResultsFinished, results.finished, execution.results_finished)
@@ -239,12 +272,14 @@ class JobScheduler:
         wire(t.RestartDue, failover.restart)
         wire(t.PrepareRestore, failover.restore_awaited, checkpoints.prepare_restore)
         wire(t.RestorePossible, failover.restore_possible)
-        wire(t.ResetRegions, execution.reset, coordinators.regions_reset)
+        wire(t.ResetRegions, execution.reset, notebook.regions_reset, coordinators.regions_reset)
         wire(t.RestoreState, checkpoints.restore)
         wire(t.RegionsRestored, execution.restored)
         wire(t.MaxParallelismChanged, bulk.max_parallelism_changed)
         wire(t.StartJobCoordinators, coordinators.job_begins)
         # the job
+        wire(t.AwaitReports, self._await_reports)
+        wire(t.TakeOverJob, self._adopt)
         wire(t.StartJob, self._start)
         wire(t.CancelJob, self._cancel)
         wire(t.SuspendJob, self._suspend)
@@ -268,6 +303,119 @@ class JobScheduler:
         if self._job.is_ending:
             return []
         return self._work_on("start", now, t.StartJob())
+
+    def reconcile(self, now: float) -> list[JobSchedulerAction]:
+        """Reports are waited for; ``take_over`` follows."""
+        if self.status is not JobStatus.CREATED:
+            return []
+        return self._work_on("reconcile", now, t.AwaitReports())
+
+    def take_over(
+        self,
+        notes: JobNotes | None,
+        finished: Iterable[FinishedTask],
+        reports: Iterable[TaskExecutorReport],
+        now: float,
+        begun_checkpoints: Mapping[int, str] = NOTHING_BEGUN,
+    ) -> list[JobSchedulerAction]:
+        """In place of ``start``: go on with what runs of an earlier JobMaster's work.
+
+        What was deployed and is missing, or contradicts the notes, fails as by one event.  If
+        nothing can go on (:func:`~flinkray.scheduler.job.take_over.why_not`), all that is reported
+        is cancelled, and the job begins from its last checkpoint in another execution graph; the
+        exceptions history says why.  Without notes and reports this is ``start``.
+
+        Args:
+            notes: the last ones; None: there are none.  ``source_coordinator`` is None unless it
+                can be reached, and is this JobMaster's by now.
+            finished: what was noted of attempts that have finished.
+            reports: of all TaskExecutors that are registered, each once; their cut is the moment
+                of their registration.
+            begun_checkpoints: ids after the last recovered checkpoint that were given, with the
+                directory that each has as a checkpoint of the job.
+
+        AdoptSlots comes first; NoteJob and NoteFinished are told to this JobMaster's own SlotPool.
+        """
+        if self._job.is_ending:
+            return []
+        reports = tuple(reports)
+        try:
+            step = self._take_over_or_raise(notes, finished, reports, now, begun_checkpoints)
+        except CannotTakeOverError as error:
+            return self._begin_anew(str(error), notes, reports, now)
+        return self._work_on("take_over", now, step)
+
+    def _take_over_or_raise(
+        self,
+        notes: JobNotes | None,
+        finished: Iterable[FinishedTask],
+        reports: tuple[TaskExecutorReport, ...],
+        now: float,
+        begun_checkpoints: Mapping[int, str],
+    ) -> t.TakeOverJob:
+        obstacle = why_not(self._job_graph, notes)
+        if notes is None or obstacle is not None:
+            raise CannotTakeOverError(obstacle)
+        graph = self._noted_graph(notes, now)
+        regions = PipelinedRegions(graph)
+        take_over = TakeOver(graph, notes, regions, RegionSlots(graph, regions).groups)
+        plan = take_over.plan(finished, reports)
+        for vertex in graph.vertices:
+            at_work = plan.max_parallelism.get(vertex.vertex.vertex_id)
+            vertex.max_parallelism = at_work or vertex.max_parallelism
+        for subtask, number in zip(graph.subtasks, take_over.attempt_numbers, strict=True):
+            if number is not None:
+                subtask.go_on_from(number, now)
+        graph.restores = notes.restores
+        self._build(graph, takeovers=notes.takeovers + 1)
+        self._outbox.notebook.adopt(notes)
+        return t.TakeOverJob(plan, notes, begun_checkpoints)
+
+    def _noted_graph(self, notes: JobNotes, now: float) -> ExecutionGraph:
+        """The execution graph of the notes.
+
+        Raises:
+            CannotTakeOverError: the job has none like that.
+        """
+        graph = ExecutionGraph(self._job_graph, notes.graph_id, now)
+        if tuple(vertex.parallelism for vertex in graph.vertices) != notes.parallelisms:
+            raise CannotTakeOverError("its vertices had other parallelisms")
+        return graph
+
+    def _begin_anew(
+        self,
+        why: str,
+        notes: JobNotes | None,
+        reports: tuple[TaskExecutorReport, ...],
+        now: float,
+    ) -> list[JobSchedulerAction]:
+        """Nothing goes on; what is still there ends."""
+        strays = strays_only(reports)
+        free = tuple(
+            RestoredSlot(slot)
+            for report in reports
+            for slot in report.slots
+            if slot.allocation_id not in strays.allocations
+        )
+        steps: list[Step] = [AdoptSlots(free)] if free else []
+        if notes is not None or strays.running:
+            text = f"The JobMaster was lost, and the job begins from its last checkpoint: {why}"
+            self._job.add_failure(Failure(text), now)
+        if notes is not None:
+            self._outbox.notebook.to_be_noted()
+            if notes.source_coordinator is not None:
+                steps += self._coordinators.replace_adopted(
+                    CoordinatorKind.SOURCE_ENUMERATORS, notes.source_coordinator.attempt_number, now
+                )
+        return self._work_on("take_over", now, *steps, *_without(strays), t.StartJob())
+
+    def source_coordinator_is_at(
+        self, place: SourceCoordinatorPlace, now: float
+    ) -> list[JobSchedulerAction]:
+        """The coordinator of the job's sources was started there: it is noted.  To be told before
+        ``coordinator_started``, and not of one that was taken over."""
+        self._outbox.notebook.source_coordinator_is_at(place)
+        return self._work_on("source_coordinator_is_at", now)
 
     def cancel(self, now: float) -> list[JobSchedulerAction]:
         """Cancel the job; a second time is fine, also after its end."""
@@ -575,6 +723,54 @@ class JobScheduler:
 
     # --- the job's own transitions ----------------------------------------------------------------
 
+    def _await_reports(self, transition: t.AwaitReports, now: float) -> Steps:
+        return self._job.change(JobStatus.RECONCILING, now, "TaskExecutors are to report")
+
+    def _adopt(self, transition: t.TakeOverJob, now: float) -> Steps:
+        """As if all that was deployed had been deployed just now, and all that happened since then
+        happened next."""
+        plan, notes, subtasks = transition.plan, transition.notes, self._graph.subtasks
+        adopted = t.AttemptsAdopted(
+            tuple((subtasks[a.ordinal].current, a.slot, a.state) for a in plan.running),
+            tuple((subtasks[a.ordinal].current, a.slot) for a in plan.ended),
+            tuple(subtasks[ordinal].current for ordinal, _ in plan.missing),
+            tuple(plan.free),
+        )
+        place = notes.source_coordinator
+        if place is not None:
+            self._coordinators.adopt(CoordinatorKind.SOURCE_ENUMERATORS, place.attempt_number, now)
+        deployed = plan.deployed
+        new = tuple(subtask for subtask in subtasks if subtask.ordinal not in deployed)
+        steps: list[Step] = [
+            adopted,
+            *self._job.change(JobStatus.RUNNING, now, plan.summary),
+            t.CheckpointsAdopted(notes.restores, transition.begun_checkpoints),
+        ]
+        if new:
+            steps.append(t.RestoreState(new, ()))
+        if plan.ended:
+            steps.append(t.TasksReported(tuple(attempt.state for attempt in plan.ended)))
+        if plan.kv_states:
+            steps.append(t.KvStatesRegistered(tuple(plan.kv_states)))
+        steps.append(t.StartScheduling())
+        steps += _without(plan.strays)
+        cause = "it did not report to the next JobMaster"
+        steps += [t.TaskExecutorLost(resource_id, cause) for resource_id in plan.lost]
+        if plan.missing:
+            ends = [
+                (subtasks[o].current, failure_of_missing(subtasks[o], r)) for o, r in plan.missing
+            ]
+            steps.append(t.AttemptsFailed(tuple(ends)))
+        if plan.contradicting:
+            failures = [
+                ((o,), failure_of_contradicting(subtasks[o], r)) for o, r in plan.contradicting
+            ]
+            steps.append(t.SubtasksFailed(tuple(failures)))
+        if place is not None and place.restores not in (None, notes.restores):
+            text = "the sources were restored, and nobody has noted that tasks were"
+            steps.append(t.GlobalFailure(Failure(text)))
+        return [*steps, t.NothingRuns()]
+
     def _start(self, transition: t.StartJob, now: float) -> Steps:
         steps = self._formats.initialize(now)
         return steps if self._formats.is_working else (t.BeginExecution(),)
@@ -621,3 +817,11 @@ class JobScheduler:
 
     def _tell_end(self, _: t.TellEnd, now: float) -> Steps:
         return [JobEnded(self._job.job_result(now), self.details())]
+
+
+def _without(strays: Strays) -> Iterator[Step]:
+    """What nobody adopts ends."""
+    for location, attempts in strays.running.items():
+        yield CancelTasks(location, tuple(attempts))
+    for location, partitions in strays.partitions.items():
+        yield ReleasePartitions(location, tuple(partitions))

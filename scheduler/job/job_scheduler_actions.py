@@ -22,8 +22,14 @@ from flinkray.scheduler.job.coordinator_events import (
 from flinkray.scheduler.reports.job_info import JobDetails, JobResult
 from flinkray.scheduler.shared.slots import AllocatedSlot, ResourceRequirements, WorkerLocation
 from flinkray.scheduler.shared.states import JobStatus
+from flinkray.scheduler.shared.taking_over import FinishedTask, JobNotes
 from flinkray.scheduler.shared.tasks import TaskDeployments
-from flinkray.scheduler.slots.slot_requests import CancelSlotRequests, ReturnSlots, SlotRequests
+from flinkray.scheduler.slots.slot_requests import (
+    CancelSlotRequests,
+    RestoredSlot,
+    ReturnSlots,
+    SlotRequests,
+)
 
 
 class TimerPurpose(Enum):
@@ -56,6 +62,36 @@ class SetRequirements:
     """Set the requirements of the SlotPool (elastic jobs)."""
 
     requirements: ResourceRequirements
+
+
+@dataclass(frozen=True, slots=True)
+class NoteJob:
+    """Have the SlotPool keep these notes for the next JobMaster, in place of all before.  The
+    DeployTasks that follow in the same list, and in later ones, are carried out when it has
+    acknowledged them; all else need not wait."""
+
+    notes: JobNotes
+
+
+@dataclass(frozen=True, slots=True)
+class NoteFinished:
+    """Have the SlotPool keep that these have finished, each in place of earlier attempts of its
+    subtask.  Nothing waits for it."""
+
+    tasks: tuple[FinishedTask, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptSlots:
+    """Of a take-over, before all else that concerns slots: the job has these slots of its last
+    JobMaster, some of them in use.  The SlotLedger is told (``adopted``), and the SlotPool is
+    started from it; no offer and no request is needed for them.
+
+    A reported slot that is not among them holds only what is being cancelled: its TaskExecutor
+    offers it when it is clean.
+    """
+
+    slots: tuple[RestoredSlot, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +207,9 @@ class JobEnded:
 
 JobSchedulerAction = (
     SetRequirements
+    | AdoptSlots
+    | NoteJob
+    | NoteFinished
     | SlotRequests
     | CancelSlotRequests
     | ReturnSlots

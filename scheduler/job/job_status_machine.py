@@ -9,7 +9,8 @@ _ANY_END = (JobStatus.FAILING, JobStatus.CANCELLING, JobStatus.SUSPENDED)
 
 _LEGAL: dict[JobStatus, tuple[JobStatus, ...]] = {
     JobStatus.INITIALIZING: (JobStatus.CREATED, *_ANY_END),
-    JobStatus.CREATED: (JobStatus.RUNNING, *_ANY_END),
+    JobStatus.CREATED: (JobStatus.RECONCILING, JobStatus.RUNNING, *_ANY_END),
+    JobStatus.RECONCILING: (JobStatus.RUNNING, *_ANY_END),
     JobStatus.RUNNING: (JobStatus.RESTARTING, JobStatus.FINISHED, *_ANY_END),
     JobStatus.RESTARTING: (JobStatus.RUNNING, *_ANY_END),
     JobStatus.FAILING: (JobStatus.FAILED, JobStatus.CANCELLING, JobStatus.SUSPENDED),

@@ -94,6 +94,12 @@ class OperatorCoordinator(ABC):
         self._enter(CoordinatorState.STARTING, now)
         return (StartCoordinator(self.coordinator_id, slots, inputs, results),)
 
+    def adopt(self, attempt_number: int, now: float) -> None:
+        """That attempt, which an earlier JobMaster has started, is there and runs."""
+        self.attempt_number = attempt_number
+        self._enter(CoordinatorState.STARTING, now, "by an earlier JobMaster")
+        self._enter(CoordinatorState.RUNNING, now)
+
     def stop(self, now: float) -> Steps:
         """End the attempt that is there; again: nothing."""
         if not self.is_wanted:
@@ -221,6 +227,17 @@ class OperatorCoordinators:
         everyone: tuple[OperatorCoordinator, ...] = (*self._of_regions, *self._of_job)
         self._all = {(c.kind, c.vertex_id): c for c in everyone}
         self._by_vertex = {c.vertex_id: c for c in self._of_regions}
+
+    # --- taking over ------------------------------------------------------------------------------
+
+    def adopt(self, kind: CoordinatorKind, attempt_number: int, now: float) -> None:
+        """That attempt of a coordinator of the job runs since an earlier JobMaster."""
+        self._all[kind, None].adopt(attempt_number, now)
+
+    def replace_adopted(self, kind: CoordinatorKind, attempt_number: int, now: float) -> Steps:
+        """The same, and it is to end: the next attempt begins when it has."""
+        self.adopt(kind, attempt_number, now)
+        return self._all[kind, None].stop(now)
 
     # --- what people ask --------------------------------------------------------------------------
 

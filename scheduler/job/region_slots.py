@@ -18,9 +18,11 @@ from flinkray.scheduler.execution.execution_graph import (
 )
 from flinkray.scheduler.execution.regions import PipelinedRegions
 from flinkray.scheduler.graph.job_graph import JobType
+from flinkray.scheduler.job.job_scheduler_actions import AdoptSlots
 from flinkray.scheduler.job.transition_loop import Step, Steps
 from flinkray.scheduler.job.transitions import (
     AttemptReplaced,
+    AttemptsAdopted,
     AttemptsFailed,
     AttemptsOver,
     CancelRegions,
@@ -43,6 +45,7 @@ from flinkray.scheduler.slots.execution_slot_allocator import (
 )
 from flinkray.scheduler.slots.logical_slot import FailPayload, LogicalSlot
 from flinkray.scheduler.slots.slot_requests import (
+    RestoredSlot,
     ReturnSlots,
     SlotAllocated,
     SlotEvent,
@@ -89,6 +92,18 @@ class RegionSlots:
             self._missing[index] = len(ordinals)
             vertices += [self._graph.subtasks[ordinal].vertex_id for ordinal in ordinals]
         return self._follow(self._allocator.allocate(vertices))
+
+    def attempts_adopted(self, transition: AttemptsAdopted, now: float) -> Steps:
+        """Those that run have the slots in which they do."""
+        adopted: dict[AllocationID, RestoredSlot] = {}
+        for execution, slot, _ in transition.running:
+            restored = self._allocator.adopt(execution.attempt_id, slot)
+            if restored is not None:
+                adopted[slot.allocation_id] = restored
+                self._hold(slot)
+        free = (RestoredSlot(slot) for slot in transition.free)
+        slots = (*adopted.values(), *free)
+        return (AdoptSlots(slots),) if slots else ()
 
     def cancel(self, transition: CancelRegions, now: float) -> Steps:
         """These do not wait any more, and slots that they have and do not use yet go back."""
@@ -154,9 +169,7 @@ class RegionSlots:
         for event in events:
             match event:
                 case SlotAllocated(slot=slot):
-                    where = slot.location.resource_id
-                    self._held[slot.allocation_id] = where
-                    self._held_on.setdefault(where, {})[slot.allocation_id] = None
+                    self._hold(slot)
                 case SlotsLost(allocations):
                     lost += allocations
         shares = [ordinal for a in lost for ordinal in self._forget(a)]
@@ -178,6 +191,11 @@ class RegionSlots:
         """Why slots are missing now; the SlotPool hears it too, and fails what cannot come."""
         self.shortages = transition.shortages
         return ()
+
+    def _hold(self, slot: AllocatedSlot) -> None:
+        where = slot.location.resource_id
+        self._held[slot.allocation_id] = where
+        self._held_on.setdefault(where, {})[slot.allocation_id] = None
 
     def _forget(self, allocation_id: AllocationID) -> Iterable[int]:
         where = self._held.pop(allocation_id, None)

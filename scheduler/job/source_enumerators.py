@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from flinkray.scheduler.graph.job_graph import STREAM, JobGraph
 from flinkray.scheduler.job.coordinator_events import (
     CoordinatorEvent,
     CoordinatorFailure,
@@ -13,11 +12,6 @@ from flinkray.scheduler.job.operator_coordinators import JobCoordinator
 from flinkray.scheduler.job.transition_loop import Steps
 from flinkray.scheduler.job.transitions import GlobalFailure
 from flinkray.scheduler.shared.failure import Failure
-
-
-def has_enumerators(job_graph: JobGraph) -> bool:
-    """Whether any vertex of the job is a source of streams."""
-    return any(v.invokable.kind == STREAM and not v.inputs for v in job_graph.vertices)
 
 
 class SourceEnumerators(JobCoordinator):

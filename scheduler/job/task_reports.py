@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from flinkray.scheduler.execution.execution_graph import Execution, ExecutionGraph
 from flinkray.scheduler.execution.partition_tracker import PartitionTracker, PlacedPartition
+from flinkray.scheduler.job.job_scheduler_actions import NoteFinished
 from flinkray.scheduler.job.region_slots import failure_of
-from flinkray.scheduler.job.transition_loop import Steps, Transition
+from flinkray.scheduler.job.transition_loop import Step, Steps, Transition
 from flinkray.scheduler.job.transitions import (
     AttemptsFailed,
     AttemptsOver,
@@ -17,6 +18,7 @@ from flinkray.scheduler.job.transitions import (
 )
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.states import ExecutionState
+from flinkray.scheduler.shared.taking_over import FinishedTask
 from flinkray.scheduler.shared.tasks import TaskExecutionState
 
 
@@ -31,6 +33,7 @@ class TaskReports:
     def reported(self, transition: TasksReported, now: float) -> Steps:
         """Reports in their order; failures among them are one failure."""
         finished: list[Execution] = []
+        finishing: list[TaskExecutionState] = []
         ends: list[tuple[Execution, Failure]] = []
         disowned: list[PlacedPartition] = []
         for state in transition.states:
@@ -48,14 +51,21 @@ class TaskReports:
             if _is_finish(execution, state):
                 execution.finish(now)
                 finished.append(execution)
+                finishing.append(state)
             else:
                 for missing in state.missing_partitions:
                     self._graph.partition_missing(missing)
                 ends.append((execution, _failure_of(execution, state)))
-        steps: list[Transition] = []
+        steps: list[Step] = []
         if disowned:
             steps.append(SendReleases(tuple(disowned)))
         if finished:
+            noted = [
+                FinishedTask(state, execution.slot)
+                for state, execution in zip(finishing, finished, strict=True)
+                if execution.slot is not None
+            ]
+            steps.append(NoteFinished(tuple(noted)))
             steps += (AttemptsOver(tuple(finished)), ResultsFinished(tuple(finished)))
         if ends:
             steps.append(AttemptsFailed(tuple(ends)))

@@ -6,7 +6,7 @@ Regions are known by their indices, subtasks by their current attempts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from flinkray.checkpoint.handles import StateLocation
@@ -27,10 +27,12 @@ from flinkray.scheduler.execution.execution_graph import (
     ExecutionVertex,
 )
 from flinkray.scheduler.job.coordinator_events import CoordinatorEvent, CoordinatorID
+from flinkray.scheduler.job.take_over import TakeOverPlan
 from flinkray.scheduler.job.transition_loop import Phase, Transition
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import AllocatedSlot, ResourceShortage, WorkerLocation
-from flinkray.scheduler.shared.states import JobStatus
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.taking_over import JobNotes
 from flinkray.scheduler.shared.tasks import TaskExecutionState
 from flinkray.scheduler.slots.slot_requests import SlotEvent
 
@@ -269,6 +271,50 @@ class FormatsPauseOver(Transition):
 
     loss: int
     """The number of processes that had been lost."""
+
+
+# --- taking over ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitReports(Transition):
+    """TaskExecutors are to say what they have of the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOverJob(Transition):
+    """Another JobMaster has executed it; what runs of it goes on."""
+
+    plan: TakeOverPlan
+    notes: JobNotes
+    begun_checkpoints: Mapping[int, str]
+    holds_much = True
+
+    def __str__(self) -> str:
+        return f"TakeOverJob({self.notes.graph_id}: {self.plan})"
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptsAdopted(Transition):
+    """An earlier JobMaster has deployed these: they are as if they had been deployed now."""
+
+    running: tuple[tuple[Execution, AllocatedSlot, ExecutionState], ...]
+    ended: tuple[tuple[Execution, AllocatedSlot], ...]
+    """How they ended is told next."""
+    missing: tuple[Execution, ...]
+    """They fail next."""
+    free: tuple[AllocatedSlot, ...]
+    """Slots of the job that nothing uses."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointsAdopted(Transition):
+    """An earlier JobMaster has taken checkpoints, of which some may be under way."""
+
+    restores: int
+    """How often it had restored the operators' coordinators."""
+    begun: Mapping[int, str]
+    """Those that it has begun and that are not complete, with the directory of each."""
 
 
 # --- regions --------------------------------------------------------------------------------------

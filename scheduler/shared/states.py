@@ -5,16 +5,17 @@ from __future__ import annotations
 from enum import Enum
 
 from flinkray.core.message import register
-from flinkray.core.schema import stored
+from flinkray.core.schema import stored, with_more_members
 
 
-@stored("JobStatus")
+@stored("JobStatus", version=2, migrations={1: with_more_members})
 @register
 class JobStatus(Enum):
     """State of a job."""
 
     INITIALIZING = "INITIALIZING"
     CREATED = "CREATED"
+    RECONCILING = "RECONCILING"
     RUNNING = "RUNNING"
     FAILING = "FAILING"
     FAILED = "FAILED"

@@ -21,6 +21,14 @@ class SourceCoordinatorPlace:
     owner: JobMasterId
     """The JobMaster that started it: tasks know it by this id."""
     address: str
+    restores: int | None = None
+    """How often it has been restored, as it says itself when the next JobMaster reaches it; None:
+    nobody has asked it yet."""
+
+
+NOT_DEPLOYED = 1 << 31
+"""Of a number in :attr:`JobNotes.attempts`: that attempt is the next one, and was never deployed.
+Those before it count no more, whatever became of them."""
 
 
 @message
@@ -33,12 +41,15 @@ class JobNotes:
     """Per vertex, in the order of the execution graph."""
     attempts: bytes
     """Per subtask, in the order of the execution graph, an unsigned 32-bit integer, little endian:
-    0 if it was never deployed in this execution graph, else the number of its last attempt plus
-    one."""
+    0 if it was never deployed in this execution graph, else the number of its present attempt plus
+    one; with NOT_DEPLOYED, if that is to be restarted and was not deployed yet."""
     restores: int
     """How often the coordinators of sources have been restored."""
     source_coordinator: SourceCoordinatorPlace | None = None
-    """None: the job has none, or it is not there yet."""
+    """None: the job has none, or it is not there yet; whoever hands the notes to ``take_over`` puts
+    None in its place, too, if it cannot be reached."""
+    takeovers: int = 0
+    """How many JobMasters have taken the execution graph over."""
 
 
 @message

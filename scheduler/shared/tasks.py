@@ -240,10 +240,15 @@ def attempt_of(
 
 def pack_numbers(numbers: list[int]) -> bytes:
     """Unsigned 32-bit integers, little endian."""
-    packed = array("I", numbers)
+    return pack_array(array("I", numbers))
+
+
+def pack_array(numbers: array[int]) -> bytes:
+    """The same of an array of unsigned 32-bit integers."""
     if byteorder == "big":
-        packed.byteswap()
-    return packed.tobytes()
+        numbers = array("I", numbers)
+        numbers.byteswap()
+    return numbers.tobytes()
 
 
 def unpack_numbers(packed: bytes) -> array[int]:

@@ -18,6 +18,7 @@ from flinkray.scheduler.shared.slots import AllocatedSlot, SameWorkerGroup
 from flinkray.scheduler.slots.logical_slot import FailPayload, LogicalSlot
 from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
+    RestoredSlot,
     ReturnSlots,
     SlotAllocated,
     SlotEvent,
@@ -130,6 +131,30 @@ class ExecutionSlotAllocator:
             actions.append(asked)
         return actions
 
+    def adopt(self, attempt_id: ExecutionAttemptID, slot: AllocatedSlot) -> RestoredSlot | None:
+        """An attempt is in that slot without having asked for it; what the pool is to be told of
+        that, or None: another one of its group was first.
+
+        Raises:
+            ValueError: its group is in another slot, or asks for one.
+        """
+        vertex = attempt_id.vertex
+        shared = self._shared[vertex]
+        is_first = shared.slot is None
+        if is_first:
+            if shared.request_id is not None or slot.allocation_id in self._by_allocation:
+                raise ValueError(f"{attempt_id} cannot be in slot {slot.allocation_id}")
+            shared.slot, shared.last_allocation = slot, slot.allocation_id
+            self._by_allocation[slot.allocation_id] = shared
+        elif shared.slot != slot or vertex in shared.logical:
+            raise ValueError(f"{attempt_id} cannot be in slot {slot.allocation_id}")
+        self._share(shared, vertex, slot).slot.try_assign_payload(attempt_id)
+        if not is_first:
+            return None
+        return RestoredSlot(
+            slot, shared.group.constraint, self._new_request_id(), shared.group.profile
+        )
+
     def slot_events(self, events: Iterable[SlotEvent]) -> list[SlotAllocatorAction]:
         """What the SlotPool says, in its order."""
         actions: list[SlotAllocatorAction] = []
@@ -208,14 +233,17 @@ class ExecutionSlotAllocator:
     def _new_request(
         self, shared: _SharedSlot, near: dict[ExecutionVertexID, tuple[ResourceID, ...]]
     ) -> SlotRequest:
-        self._requests_made += 1
-        request_id = SlotRequestId(self._requests_made.to_bytes(SlotRequestId.SIZE, "big"))
+        request_id = self._new_request_id()
         shared.request_id = request_id
         self._by_request[request_id] = shared
         inputs = [place for v in shared.group.vertices for place in near.get(v, ())]
         before = () if shared.last_allocation is None else (shared.last_allocation,)
         near_to = tuple(dict.fromkeys(inputs))
         return SlotRequest(request_id, shared.group.vertices, before, near_to, shared.group.bundle)
+
+    def _new_request_id(self) -> SlotRequestId:
+        self._requests_made += 1
+        return SlotRequestId(self._requests_made.to_bytes(SlotRequestId.SIZE, "big"))
 
     def _allocated(self, event: SlotAllocated, actions: list[SlotAllocatorAction]) -> None:
         shared = self._by_request.pop(event.request_id, None)

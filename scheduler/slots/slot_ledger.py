@@ -106,6 +106,19 @@ class SlotLedger:
         self._slots[slot.allocation_id] = slot
         self._on.setdefault(slot.location.resource_id, {})[slot.allocation_id] = None
 
+    def adopted(self, slots: Iterable[RestoredSlot]) -> None:
+        """The job has had them before this JobMaster; the pool is to be told (:meth:`restored`)."""
+        for restored in slots:
+            allocation_id = restored.slot.allocation_id
+            self.add(restored.slot)
+            if restored.constraint is not None:
+                self._constraints[allocation_id] = restored.constraint
+            if restored.request_id is not None:
+                profile = restored.profile or restored.slot.profile
+                self._used[allocation_id] = _Use(restored.request_id, profile)
+                if restored.constraint is None:
+                    self._totals[profile] += 1
+
     def remove(self, allocations: Iterable[AllocationID]) -> None:
         """They are gone; unknown ones are ignored."""
         for allocation_id in allocations:

@@ -20,6 +20,8 @@ from flinkray.scheduler.job.job_scheduler_actions import (
     JobEnded,
     JobSchedulerAction,
     JobStatusChanged,
+    NoteFinished,
+    NoteJob,
     ReleasePartitions,
     StartTimer,
 )
@@ -52,6 +54,8 @@ from tests.scheduler.builders import (
 from tests.scheduler.graphs import job
 
 RESTARTS = FixedDelayRestart(5, 1.0)
+_NEWS = (JobStatusChanged, NoteJob, NoteFinished)
+"""What comes with many actions, and few tests look at."""
 EARLY = (ExecutionState.DEPLOYING, ExecutionState.INITIALIZING, ExecutionState.RUNNING)
 
 
@@ -131,7 +135,7 @@ class TasksUnderTest:
         self.log += actions
         for action in actions:
             self._carry_out(action)
-        return [a for a in actions if not isinstance(a, JobStatusChanged)]
+        return [a for a in actions if not isinstance(a, _NEWS)]
 
     def _carry_out(self, action: JobSchedulerAction) -> None:
         if isinstance(action, SlotRequests):

@@ -1,0 +1,79 @@
+"""What the next JobMaster must know of the attempts of this one, kept up to date."""
+
+from __future__ import annotations
+
+from array import array
+
+from flinkray.scheduler.execution.execution_graph import ExecutionGraph
+from flinkray.scheduler.job.transition_loop import Steps
+from flinkray.scheduler.job.transitions import ResetRegions, SendDeployments
+from flinkray.scheduler.shared.taking_over import (
+    NOT_DEPLOYED,
+    JobNotes,
+    SourceCoordinatorPlace,
+)
+from flinkray.scheduler.shared.tasks import pack_array, unpack_numbers
+
+
+class JobNotebook:
+    """The notes of one execution graph.
+
+    They change with deployments only.  That an attempt was given up and its successor is not
+    deployed yet is written down when something else is: until then nothing depends on it.
+    """
+
+    def __init__(self, graph: ExecutionGraph, *, takeovers: int = 0) -> None:
+        """*takeovers*: by how many JobMasters the graph was taken over."""
+        self._graph = graph
+        self._takeovers = takeovers
+        self._attempts = array("I", bytes(4 * len(graph.subtasks)))
+        self._is_new = False
+        self.source_coordinator: SourceCoordinatorPlace | None = None
+
+    def adopt(self, notes: JobNotes) -> None:
+        """What an earlier JobMaster has noted goes on to count, and is noted again."""
+        self._attempts = unpack_numbers(notes.attempts)
+        self.source_coordinator_is_at(notes.source_coordinator)
+
+    def source_coordinator_is_at(self, place: SourceCoordinatorPlace | None) -> None:
+        self.source_coordinator = place
+        self._is_new = True
+
+    def deployed(self, transition: SendDeployments, now: float) -> Steps:
+        """To be noted before they are sent."""
+        attempts = self._attempts
+        for execution in transition.executions:
+            attempts[execution.vertex.ordinal] = execution.attempt_number + 1
+        self._is_new = True
+        return ()
+
+    def regions_reset(self, transition: ResetRegions, now: float) -> Steps:
+        """After their subtasks have new attempts."""
+        attempts = self._attempts
+        for vertex in transition.vertices:
+            if attempts[vertex.ordinal]:
+                attempts[vertex.ordinal] = (vertex.current.attempt_number + 1) | NOT_DEPLOYED
+        return ()
+
+    def to_be_noted(self) -> None:
+        """Whatever has changed."""
+        self._is_new = True
+
+    def take(self) -> JobNotes | None:
+        """What is to be noted since the last time; None: nothing."""
+        if not self._is_new:
+            return None
+        self._is_new = False
+        return self.notes()
+
+    def notes(self) -> JobNotes:
+        """All of them, as they are now."""
+        graph = self._graph
+        return JobNotes(
+            graph.graph_id,
+            tuple(vertex.parallelism for vertex in graph.vertices),
+            pack_array(self._attempts),
+            graph.restores,
+            self.source_coordinator,
+            self._takeovers,
+        )

@@ -1,0 +1,449 @@
+"""What of a job goes on when its JobMaster is another one: decided once, from the notes of the last
+JobMaster and the reports of the TaskExecutors (``docs/design/0051-taking-over.md``)."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from flinkray.core.ids import (
+    AllocationID,
+    ExecutionAttemptID,
+    ExecutionVertexID,
+    JobVertexID,
+    ResourceID,
+    ResultPartitionID,
+)
+from flinkray.core.kv_states import KvStateRegistration
+from flinkray.scheduler.execution.execution_graph import (
+    ExecutionGraph,
+    ExecutionVertex,
+    PartitionGroup,
+)
+from flinkray.scheduler.execution.regions import PipelinedRegions
+from flinkray.scheduler.graph.job_graph import JobGraph, ResultMedium
+from flinkray.scheduler.shared.failure import Failure
+from flinkray.scheduler.shared.slots import AllocatedSlot, WorkerLocation
+from flinkray.scheduler.shared.states import ExecutionState
+from flinkray.scheduler.shared.taking_over import (
+    NOT_DEPLOYED,
+    FinishedTask,
+    JobNotes,
+    ReportedGraph,
+    ReportedTask,
+    TaskExecutorReport,
+)
+from flinkray.scheduler.shared.tasks import (
+    PartitionLocations,
+    SharedPart,
+    TaskExecutionState,
+    VertexInformation,
+    attempt_of,
+    unpack_numbers,
+)
+from flinkray.scheduler.slots.slot_sharing import ExecutionSlotSharingGroup
+
+_RUNS = (
+    ExecutionState.CREATED,
+    ExecutionState.SCHEDULED,
+    ExecutionState.DEPLOYING,
+    ExecutionState.INITIALIZING,
+    ExecutionState.RUNNING,
+)
+"""States of a task that runs and that nobody has told to end."""
+
+
+class CannotTakeOverError(Exception):
+    """Nothing of the job can go on; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningAttempt:
+    """An attempt that runs in a slot of the job."""
+
+    ordinal: int
+    slot: AllocatedSlot
+    state: ExecutionState
+
+
+@dataclass(frozen=True, slots=True)
+class EndedAttempt:
+    """An attempt that has ended, finished or not, and the slot in which it ran."""
+
+    ordinal: int
+    slot: AllocatedSlot
+    state: TaskExecutionState
+
+
+@dataclass(slots=True)
+class Strays:
+    """What TaskExecutors have of the job and nobody adopts."""
+
+    running: dict[WorkerLocation, list[ExecutionAttemptID]] = field(default_factory=dict)
+    """To be cancelled."""
+    partitions: dict[WorkerLocation, list[ResultPartitionID]] = field(default_factory=dict)
+    """That finished ones have left."""
+    allocations: dict[AllocationID, None] = field(default_factory=dict)
+    """The slots in which they run."""
+
+    def add(self, at: WorkerLocation, found: _Found) -> None:
+        if found.task.ended is None:
+            self.running.setdefault(at, []).append(found.attempt_id)
+            self.allocations[found.task.deployment.allocation_id] = None
+        elif found.task.ended.state is ExecutionState.FINISHED:
+            partitions = found.partitions()
+            if partitions:
+                self.partitions.setdefault(at, []).extend(partitions)
+
+
+@dataclass(slots=True)
+class TakeOverPlan:
+    """Subtasks by ordinal.  Those that occur nowhere here were never deployed, or are to be
+    restarted and were not deployed yet."""
+
+    running: list[RunningAttempt] = field(default_factory=list)
+    ended: list[EndedAttempt] = field(default_factory=list)
+    missing: list[tuple[int, str]] = field(default_factory=list)
+    """Deployed once, and nowhere now; with the reason."""
+    contradicting: list[tuple[int, str]] = field(default_factory=list)
+    """Of those that run, and cannot go on; with the reason."""
+    strays: Strays = field(default_factory=Strays)
+    free: list[AllocatedSlot] = field(default_factory=list)
+    lost: list[ResourceID] = field(default_factory=list)
+    """TaskExecutors on which something has finished, and which are not there."""
+    kv_states: list[KvStateRegistration] = field(default_factory=list)
+    max_parallelism: dict[JobVertexID, int] = field(default_factory=dict)
+    """As tasks were deployed with last."""
+
+    @property
+    def deployed(self) -> set[int]:
+        """All that occur here."""
+        ended = {attempt.ordinal for attempt in self.ended}
+        running = {attempt.ordinal for attempt in self.running}
+        return running | ended | {ordinal for ordinal, _ in self.missing}
+
+    @property
+    def summary(self) -> str:
+        """A line for people."""
+        counts = {
+            "running": len(self.running) - len(self.contradicting),
+            "ended": len(self.ended),
+            "missing": len(self.missing),
+            "contradicting": len(self.contradicting),
+            "stray": sum(map(len, self.strays.running.values())),
+        }
+        told = ", ".join(f"{number} {name}" for name, number in counts.items() if number)
+        return f"taken over from the JobMaster before, with these tasks: {told or 'none'}"
+
+
+def why_not(job_graph: JobGraph, notes: JobNotes | None) -> str | None:
+    """Why nothing of the job can go on, whatever is reported; None: it may."""
+    if notes is None:
+        return "its last JobMaster has left no notes"
+    if job_graph.has_coordinated_vertices:
+        return "it has Spark stages, whose drivers end with their JobMaster"
+    if any(vertex.master_format is not None for vertex in job_graph.vertices):
+        return "it has formats whose work is kept by its JobMaster"
+    if job_graph.has_stream_sources and notes.source_coordinator is None:
+        return "the coordinator of its sources is lost"
+    if len(notes.parallelisms) != len(job_graph.vertices):
+        return (
+            f"its last JobMaster ran {len(notes.parallelisms)} vertices, and it has "
+            f"{len(job_graph.vertices)}"
+        )
+    return None
+
+
+def strays_only(reports: Iterable[TaskExecutorReport]) -> Strays:
+    """All that is reported, when nothing of it can go on."""
+    strays = Strays()
+    for report in reports:
+        for of_graph in report.graphs:
+            for found in _tasks_of(of_graph):
+                strays.add(report.location, found)
+    return strays
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    task: ReportedTask
+    attempt_id: ExecutionAttemptID
+    vertex: VertexInformation
+    parts: Mapping[int, SharedPart]
+
+    def partitions(self) -> list[ResultPartitionID]:
+        """What it leaves on its TaskExecutor when it finishes."""
+        attempt_id = self.attempt_id
+        return [
+            ResultPartitionID(
+                attempt_id.graph_id,
+                result.data_set_id,
+                attempt_id.vertex.subtask_index,
+                attempt_id.attempt_number,
+            )
+            for result in self.vertex.results
+            if not result.result_type.is_pipelined and result.medium is ResultMedium.CHANNELS
+        ]
+
+
+def _tasks_of(of_graph: ReportedGraph) -> Iterable[_Found]:
+    parts = {part.key: part for part in of_graph.parts}
+    for task in of_graph.tasks:
+        part = parts.get(task.deployment.vertex)
+        if part is not None and isinstance(part.content, VertexInformation):
+            vertex = part.content
+            yield _Found(
+                task, attempt_of(of_graph.graph_id, vertex, task.deployment), vertex, parts
+            )
+
+
+class TakeOver:
+    """Compares what should be there with what is.
+
+    Linear in the number of subtasks and reported tasks; which producers a deployment has named is
+    looked at once for each TaskExecutor and group of partitions.
+    """
+
+    def __init__(
+        self,
+        graph: ExecutionGraph,
+        notes: JobNotes,
+        regions: PipelinedRegions,
+        sharing: Iterable[ExecutionSlotSharingGroup],
+    ) -> None:
+        """*graph*: with the id and the parallelisms of the notes.  *sharing*: of all its subtasks.
+
+        Raises:
+            CannotTakeOverError: the notes are of another graph.
+        """
+        self._graph = graph
+        self._notes = notes
+        self._regions = regions
+        self._noted = unpack_numbers(notes.attempts)
+        if len(self._noted) != len(graph.subtasks):
+            raise CannotTakeOverError(
+                f"its last JobMaster ran {len(self._noted)} subtasks, and it has "
+                f"{len(graph.subtasks)}"
+            )
+        self._sharing: dict[ExecutionVertexID, int] = {}
+        for number, group in enumerate(sharing):
+            self._sharing.update(dict.fromkeys(group.vertices, number))
+        self._slot_of_sharing: dict[int, AllocationID] = {}
+        self._sharing_of_slot: dict[AllocationID, int] = {}
+        self._expected: dict[int, array[int]] = {}
+        """By id of the group of partitions."""
+
+    @property
+    def attempt_numbers(self) -> list[int | None]:
+        """Of the present attempts; None: never deployed."""
+        return [(noted & ~NOT_DEPLOYED) - 1 if noted else None for noted in self._noted]
+
+    def plan(
+        self, finished: Iterable[FinishedTask], reports: Sequence[TaskExecutorReport]
+    ) -> TakeOverPlan:
+        """*finished*: what was noted, of any attempts.
+
+        Raises:
+            CannotTakeOverError: the notes are not the last ones.
+        """
+        plan = TakeOverPlan()
+        seen: dict[int, None] = {}
+        versions: dict[JobVertexID, int] = {}
+        for report in reports:
+            plan.kv_states += report.kv_states
+            slots = {slot.allocation_id: slot for slot in report.slots}
+            agreed: dict[int, str | None] = {}
+            for of_graph in report.graphs:
+                is_present = of_graph.graph_id == self._graph.graph_id
+                for found in _tasks_of(of_graph):
+                    ordinal = self._ordinal_of(found.attempt_id) if is_present else None
+                    if ordinal is None or not self._is_noted(ordinal, found) or ordinal in seen:
+                        plan.strays.add(report.location, found)
+                        continue
+                    seen[ordinal] = None
+                    self._add(plan, ordinal, found, report.location, slots, agreed)
+                    self._add_max_parallelism(plan, found, versions)
+        self._add_finished(plan, finished, seen)
+        self._add_missing(plan, seen)
+        in_use = {attempt.slot.allocation_id for attempt in plan.running}
+        there = {report.location.resource_id for report in reports}
+        plan.free = [
+            slot
+            for report in reports
+            for slot in report.slots
+            if slot.allocation_id not in in_use
+            and slot.allocation_id not in plan.strays.allocations
+        ]
+        ran_on = dict.fromkeys(
+            attempt.slot.location.resource_id
+            for attempt in plan.ended
+            if attempt.state.state is ExecutionState.FINISHED
+        )
+        plan.lost = [resource_id for resource_id in ran_on if resource_id not in there]
+        return plan
+
+    def _ordinal_of(self, attempt_id: ExecutionAttemptID) -> int | None:
+        vertex = self._graph.vertex(attempt_id.vertex.job_vertex_id)
+        index = attempt_id.vertex.subtask_index
+        if vertex is None or not 0 <= index < vertex.parallelism:
+            return None
+        return vertex.first + index
+
+    def _is_noted(self, ordinal: int, found: _Found) -> bool:
+        """Whether it is the attempt that counts.
+
+        Raises:
+            CannotTakeOverError: it is a later one.
+        """
+        noted = self._noted[ordinal]
+        number = found.attempt_id.attempt_number
+        used = (noted & ~NOT_DEPLOYED) - bool(noted & NOT_DEPLOYED)
+        if number + 1 > used:
+            raise CannotTakeOverError(
+                f"the notes of its last JobMaster are not the last ones: {found.attempt_id} runs "
+                f"at a TaskExecutor, and {used} attempts are noted"
+            )
+        return number + 1 == noted
+
+    # --- what is there ----------------------------------------------------------------------------
+
+    def _add(
+        self,
+        plan: TakeOverPlan,
+        ordinal: int,
+        found: _Found,
+        at: WorkerLocation,
+        slots: Mapping[AllocationID, AllocatedSlot],
+        agreed: dict[int, str | None],
+    ) -> None:
+        vertex = self._graph.subtasks[ordinal]
+        task = found.task
+        allocation_id = task.deployment.allocation_id
+        slot = slots.get(allocation_id)
+        if task.ended is not None:
+            profile = vertex.job_vertex.vertex.slot_profile
+            ran_in = slot or AllocatedSlot(allocation_id, 0, profile, at)
+            plan.ended.append(EndedAttempt(ordinal, ran_in, task.ended))
+            return
+        if slot is None or not self._shares(vertex, allocation_id):
+            plan.strays.add(at, found)
+            where = "a slot that its TaskExecutor has not" if slot is None else "another's slot"
+            plan.missing.append((ordinal, f"it runs in {where} ({allocation_id})"))
+            return
+        state = task.state if task.state in _RUNS else ExecutionState.RUNNING
+        plan.running.append(RunningAttempt(ordinal, slot, state))
+        contradiction = self._contradiction(vertex, found, agreed)
+        if contradiction is not None:
+            plan.contradicting.append((ordinal, contradiction))
+
+    def _shares(self, vertex: ExecutionVertex, allocation_id: AllocationID) -> bool:
+        """Whether it is in the slot of those that it shares one with, and in nobody else's."""
+        sharing = self._sharing[vertex.vertex_id]
+        is_first = sharing not in self._slot_of_sharing
+        if is_first and allocation_id not in self._sharing_of_slot:
+            self._slot_of_sharing[sharing] = allocation_id
+            self._sharing_of_slot[allocation_id] = sharing
+        return self._slot_of_sharing.get(sharing) == allocation_id
+
+    def _contradiction(
+        self, vertex: ExecutionVertex, found: _Found, agreed: dict[int, str | None]
+    ) -> str | None:
+        """Why an attempt that runs cannot go on."""
+        task = found.task
+        if task.state not in _RUNS:
+            return "it was being cancelled"
+        if task.is_stopping:
+            return "it was told to stop with a savepoint that nobody completes"
+        if task.deployment.restores != self._notes.restores:
+            return (
+                f"it was deployed when the sources had been restored {task.deployment.restores} "
+                f"times, and since then they were restored again ({self._notes.restores} times)"
+            )
+        edges = [e for e in vertex.job_vertex.inputs if e.result.data_set_id is not None]
+        if len(edges) != len(task.deployment.inputs):
+            return "it has other inputs"
+        for edge, key in zip(edges, task.deployment.inputs, strict=True):
+            if key not in agreed:
+                group = edge.group_of_consumer(vertex.subtask_index)
+                agreed[key] = self._disagreement(group, found.parts.get(key))
+            text = agreed[key]
+            if text is not None:
+                return text
+        return None
+
+    def _disagreement(self, group: PartitionGroup, part: SharedPart | None) -> str | None:
+        """Whether a deployment has named other producers than those that count."""
+        locations = None if part is None else part.content
+        if not isinstance(locations, PartitionLocations):
+            return "nobody knows which producers it reads"
+        name = group.edge.result.producer.vertex.name
+        if (
+            locations.graph_id != self._graph.graph_id
+            or locations.data_set_id != group.edge.result.data_set_id
+            or locations.first_partition != group.partitions.start
+        ):
+            return f"it reads something else than the results of {name}"
+        expected = self._expected.get(id(group))
+        if expected is None:
+            ordinals = group.producer_ordinals
+            noted = self._noted[ordinals.start : ordinals.stop]
+            expected = self._expected[id(group)] = array("Q", (number for number in noted))
+        named = unpack_numbers(locations.attempts)
+        if len(named) == len(expected) and all(
+            number + 1 == counts for number, counts in zip(named, expected, strict=True)
+        ):
+            return None
+        return f"it reads from other attempts of {name} than those that count"
+
+    @staticmethod
+    def _add_max_parallelism(
+        plan: TakeOverPlan, found: _Found, versions: dict[JobVertexID, int]
+    ) -> None:
+        vertex = found.vertex
+        version = found.parts[found.task.deployment.vertex].version
+        if version >= versions.get(vertex.vertex_id, -1):
+            versions[vertex.vertex_id] = version
+            plan.max_parallelism[vertex.vertex_id] = vertex.max_parallelism
+
+    def _add_finished(
+        self, plan: TakeOverPlan, finished: Iterable[FinishedTask], seen: dict[int, None]
+    ) -> None:
+        """Those whose TaskExecutor does not remember them, or is lost."""
+        for task in finished:
+            attempt_id = task.state.attempt_id
+            if attempt_id.graph_id != self._graph.graph_id:
+                continue
+            ordinal = self._ordinal_of(attempt_id)
+            if ordinal is None or ordinal in seen:
+                continue
+            if attempt_id.attempt_number + 1 == self._noted[ordinal]:
+                seen[ordinal] = None
+                plan.ended.append(EndedAttempt(ordinal, task.slot, task.state))
+
+    # --- what is not there ------------------------------------------------------------------------
+
+    def _add_missing(self, plan: TakeOverPlan, seen: Mapping[int, None]) -> None:
+        """A region is deployed as a whole, so that a part of one that was not is missing, too."""
+        noted, of = self._noted, self._regions.of
+        begun: dict[int, None] = {}
+        for ordinal, number in enumerate(noted):
+            if number and not number & NOT_DEPLOYED:
+                begun[of[ordinal]] = None
+                if ordinal not in seen:
+                    plan.missing.append((ordinal, "no TaskExecutor has reported it"))
+        for ordinal, number in enumerate(noted):
+            if of[ordinal] in begun and (not number or number & NOT_DEPLOYED):
+                plan.missing.append((ordinal, "it was not deployed with the others of its region"))
+
+
+def failure_of_missing(vertex: ExecutionVertex, reason: str) -> Failure:
+    """Of an attempt that is not there for the JobMaster that takes over."""
+    text = f"{vertex.task_name} was lost with its JobMaster: {reason}"
+    return Failure(text, task=vertex.task_name)
+
+
+def failure_of_contradicting(vertex: ExecutionVertex, reason: str) -> Failure:
+    """Of an attempt that runs and cannot go on."""
+    text = f"{vertex.task_name} cannot go on with another JobMaster: {reason}"
+    return Failure(text, task=vertex.task_name, location=vertex.current.location)
