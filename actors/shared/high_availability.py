@@ -11,6 +11,7 @@ from flinkray.core.high_availability_options import (
     ZOOKEEPER_QUORUM,
     ZOOKEEPER_ROOT,
     ZOOKEEPER_SESSION_TIMEOUT,
+    ZOOKEEPER_TOLERATES_BREAKS,
 )
 from flinkray.core.options import CLUSTER_ID
 from flinkray.ha import (
@@ -48,6 +49,7 @@ def high_availability_services(
         quorum,
         f"{configuration.get(ZOOKEEPER_ROOT)}/{name}",
         configuration.get(ZOOKEEPER_SESSION_TIMEOUT),
+        tolerates_breaks=configuration.get(ZOOKEEPER_TOLERATES_BREAKS),
     )
     client.start()
     return ZooKeeperHaServices(client, storage, rpc_service.executor, rpc_service)

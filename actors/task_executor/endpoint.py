@@ -403,7 +403,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
 
     def _vacate_unless_led_by(self, job_id: JobID, job_master_id: JobMasterId) -> None:
         """What runs here is not that JobMaster's."""
-        if not self._job_leaders.is_led_by(job_id, job_master_id):
+        if self._job_leaders.is_succeeded_by(job_id, job_master_id):
             self._vacate_slots_of_job(job_id, f"job {job_id} has a new JobMaster")
 
     def _vacate_slots_of_job(self, job_id: JobID, reason: str) -> None:

@@ -190,6 +190,15 @@ class JobLeaderService:
         job = self._jobs.get(job_id)
         return job is not None and job.services.job_master_id == job_master_id
 
+    def is_succeeded_by(self, job_id: JobID, job_master_id: JobMasterId) -> bool:
+        """Whether that JobMaster, which somebody names, is the next one of the job.  Where one has
+        been elected, the next election will tell."""
+        job = self._jobs.get(job_id)
+        is_elected = job is not None and job.services.leader.last_leader_id is not None
+        if is_elected and self._high_availability.elects_job_masters:
+            return False
+        return not self.is_led_by(job_id, job_master_id)
+
     def refuse_others(self, job_id: JobID, job_master_id: JobMasterId, method: str) -> None:
         """Raises FencingTokenError unless it is the one that is followed."""
         job = self._jobs.get(job_id)

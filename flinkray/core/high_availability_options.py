@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from flinkray.core.config_option import (
     ConfigOption,
+    boolean,
     choice,
     duration,
     integer,
@@ -47,6 +48,14 @@ ZOOKEEPER_SESSION_TIMEOUT = ConfigOption(
     10.0,
     "A leader that ZooKeeper has not heard for this long leads no more. ZooKeeper may choose "
     "another time within its own limits. (Flink: 60 s.)",
+)
+ZOOKEEPER_TOLERATES_BREAKS = ConfigOption(
+    "high-availability.zookeeper.client.tolerate-suspended-connections",
+    boolean(),
+    True,
+    "Whether a leader goes on while its connection to ZooKeeper is broken, for as long as its "
+    "session may live. What it stores meanwhile waits. false: it gives up at once. (Flink: false. "
+    "Here what leaders store is fenced by ZooKeeper itself.)",
 )
 ZOOKEEPER_CONNECTION_TIMEOUT = ConfigOption(
     "high-availability.zookeeper.client.connection-timeout",

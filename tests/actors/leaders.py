@@ -48,3 +48,9 @@ class ManualLeaders(StandaloneHaServices):
         default_session_id: LeaderSessionID | None = None,
     ) -> LeaderRetrievalService:
         return self.master
+
+
+class ElectedLeaders(ManualLeaders):
+    """As where there are elections: what is told of a job's JobMaster counts."""
+
+    elects_job_masters = True

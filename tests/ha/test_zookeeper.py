@@ -405,6 +405,34 @@ async def test_a_leader_is_told_again_after_the_server_was_away(
     assert not leading._client.blocking(lambda zk: zk.exists(fence))
 
 
+async def test_a_break_that_is_tolerated_costs_no_leadership_unless_it_lasts(
+    zookeeper: ZooKeeperServer, root: str, tmp_path: Path, executor: Executor
+) -> None:
+    client = ZooKeeperClient(zookeeper.hosts, root, SESSION_TIMEOUT, tolerates_breaks=True)
+    await client.connect(60)
+    services = ZooKeeperHaServices(client, open_directory(str(tmp_path)), executor)
+    election = services.get_dispatcher_leader_election()
+    contender = await lead(election)
+    listener = await listen(services)
+    leader = ("here", contender.session_id)
+    await told(listener, leader)
+    fence = services._drivers["leader/dispatcher"].fence
+
+    client._state_changed(KazooState.SUSPENDED)
+    await callbacks_delivered()
+    client._state_changed(KazooState.CONNECTED)
+    await eventually(lambda: election.has_leadership(contender.session_id), 60, "certainty")
+    assert services._drivers["leader/dispatcher"].fence == fence
+
+    client._patience = 0.0
+    client._state_changed(KazooState.SUSPENDED)
+    await told(listener, NO_LEADER)
+    await eventually(lambda: "revoked" in contender.story, 60, "the loss")
+    assert contender.story == [leader[1], "revoked"]
+    assert listener.leaders == [leader, NO_LEADER]
+    await services.close()
+
+
 @pytest.fixture
 async def ensemble() -> AsyncIterator[ZooKeeperEnsemble]:
     ensemble = ZooKeeperEnsemble()

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
@@ -24,8 +26,10 @@ pytestmark = [pytest.mark.ray, pytest.mark.kill]
 CLUSTER_ID = "elected"
 NAMESPACE = f"flinkray-{CLUSTER_ID}"
 ZNODE = f"/flinkray/{CLUSTER_ID}"
-SESSION_TIMEOUT = 2.0
+SESSION_TIMEOUT = 3.0
 """Seconds."""
+COMPONENTS = ("dispatcher", "resource_manager")
+"""As ``cluster_overview`` has them."""
 
 
 @pytest.fixture(scope="module")
@@ -82,43 +86,97 @@ def leader(znodes: KazooClient, component: str) -> str | None:
     return str(json.loads(data)["address"]).partition("/")[0]
 
 
+def leads(znodes: KazooClient, component: str) -> str:
+    process = leader(znodes, component)
+    assert process is not None
+    return process
+
+
+def another_leads(znodes: KazooClient, component: str, before: dict[str, str]) -> str:
+    """Its process, when it does."""
+    return (
+        wait_until(
+            lambda: {leader(znodes, component)} - {before[component], None}, 60, "another leader"
+        ).pop()
+        or ""
+    )
+
+
+def all_are_there(znodes: KazooClient, component: str) -> bool:
+    try:
+        return len(znodes.get_children(f"{ZNODE}/leader/{component}/latch")) == 2
+    except NoNodeError:
+        return False
+
+
 def pid_of(process: str) -> int:
     (pid,) = [a.pid for a in live_actors() if (a.name, a.namespace) == (process, NAMESPACE)]
     return pid
 
 
-def another_leads(znodes: KazooClient, component: str, before: str) -> str:
-    """Its process, when it does."""
-    wait_until(lambda: leader(znodes, component) not in (None, before), 60, "another leader")
-    found = leader(znodes, component)
-    assert found is not None
-    return found
-
-
-def all_are_there(znodes: KazooClient, component: str) -> bool:
-    return len(znodes.get_children(f"{ZNODE}/leader/{component}/latch")) == 2
+def begin(streams: ClusterClient, count: int, tmp_path: Path) -> Iterator[object]:
+    """The results of a job that is on its way."""
+    checkpoints, witness = tmp_path / "checkpoints", tmp_path / "witness"
+    env = StreamExecutionEnvironment.get_execution_environment(cluster=streams)
+    env.configure(Configuration.from_dict(settings(checkpoints, "300 ms")))
+    results = tallies(env.set_parallelism(2), count, 4_000.0, witness).execute_and_collect()
+    wait_until(lambda: newest(checkpoints) > 1, 90, "two checkpoints")
+    return results
 
 
 def test_standbys_take_over_from_killed_masters_while_a_job_runs(
     streams: ClusterClient, znodes: KazooClient, tmp_path: Path
 ) -> None:
-    """HA-27, HA-28, HA-29, DI-16: waiting clients are answered by the next Dispatcher."""
-    wait_until(lambda: all_are_there(znodes, "dispatcher"), 60, "a Dispatcher that stands by")
-    wait_until(lambda: all_are_there(znodes, "resource_manager"), 60, "and a ResourceManager")
-    checkpoints, witness = tmp_path / "checkpoints", tmp_path / "witness"
-    env = StreamExecutionEnvironment.get_execution_environment(cluster=streams)
-    env.configure(Configuration.from_dict(settings(checkpoints, "300 ms")))
-    results = tallies(env.set_parallelism(2), 40_000, 4_000.0, witness).execute_and_collect()
-    wait_until(lambda: newest(checkpoints) > 1, 90, "two checkpoints")
-    for component, kind in (("dispatcher", "Dispatcher"), ("resource_manager", "ResourceManager")):
-        before = leader(znodes, component)
-        assert before is not None
-        kill(pid_of(before))
+    """HA-27, HA-28, HA-29, DI-16: clients that wait go on waiting, and are answered by the next
+    Dispatcher."""
+    for component in COMPONENTS:
+        wait_until(partial(all_are_there, znodes, component), 60, "one that stands by")
+    results = begin(streams, 20_000, tmp_path)
+    before = {component: leads(znodes, component) for component in COMPONENTS}
+    for place, component in enumerate(COMPONENTS):
+        kill(pid_of(before[component]))
         after = another_leads(znodes, component, before)
-        masters = {info.component: info for info in streams.cluster_overview().masters}
-        assert masters[kind].leader == after
-    (job_master,) = [a for a in live_actors() if (a.kind, a.namespace) == ("JobMaster", NAMESPACE)]
-    kill(job_master.pid)
-    assert set(results) == expected(40_000)
+        assert streams.cluster_overview().masters[place].leader == after
+    kill(pids_of("JobMaster")[0])
+    assert set(results) == expected(20_000)
     (job,) = streams.list_jobs()
     assert job.status.name == "FINISHED"
+
+
+def test_leaders_that_were_stopped_for_longer_than_their_sessions_change_nothing_and_end(
+    streams: ClusterClient, znodes: KazooClient, tmp_path: Path
+) -> None:
+    """DI-17, HA-29: while they are stopped, their successors see to the deaths of a JobMaster and of
+    a TaskProcess.  When they go on, they learn of them, too, and must leave them alone."""
+    for component in COMPONENTS:
+        wait_until(partial(all_are_there, znodes, component), 60, "one that stands by")
+    results = begin(streams, 24_000, tmp_path)
+    before = {component: leads(znodes, component) for component in COMPONENTS}
+    stopped = [psutil.Process(pid_of(process)) for process in before.values()]
+    try:
+        for process in stopped:
+            process.suspend()
+        after = {component: another_leads(znodes, component, before) for component in COMPONENTS}
+        (last,) = pids_of("JobMaster")
+        kill(last)
+        kill(pids_of("TaskProcess")[0])
+        wait_until(lambda: set(pids_of("JobMaster")) - {last}, 60, "the next JobMaster")
+        (job_master,) = pids_of("JobMaster")
+        workers = pids_of("TaskExecutor")
+    finally:
+        for process in stopped:
+            process.resume()
+    for process in stopped:
+        process.wait(60)
+    for component in COMPONENTS:
+        wait_until(partial(all_are_there, znodes, component), 60, "it to stand by")
+    assert pids_of("JobMaster") in ([job_master], []), "it was killed, or the job is over"
+    assert set(results) == expected(24_000)
+    assert {component: leads(znodes, component) for component in COMPONENTS} == after
+    assert pids_of("TaskExecutor") == workers
+    for info, component in zip(streams.cluster_overview().masters, COMPONENTS, strict=True):
+        assert (info.leader, info.standbys) == (after[component], (before[component],))
+
+
+def pids_of(kind: str) -> list[int]:
+    return [a.pid for a in live_actors() if (a.kind, a.namespace) == (kind, NAMESPACE)]

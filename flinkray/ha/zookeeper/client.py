@@ -48,12 +48,17 @@ class ZooKeeperClient:
         root: path of the znode below which all lies.
         session_timeout: seconds without contact after which the server gives up a session, and with
             it all leaderships; the server may choose another one within its own limits.
+        tolerates_breaks: whether a connection that breaks counts as lost only when it is not there
+            again within *session_timeout*, or the session has ended.
     """
 
-    def __init__(self, hosts: str, root: str, session_timeout: float) -> None:
+    def __init__(
+        self, hosts: str, root: str, session_timeout: float, *, tolerates_breaks: bool = False
+    ) -> None:
         self.root = "/" + root.strip("/")
         self.hosts = hosts
         self._patience = session_timeout
+        self._tolerates_breaks = tolerates_breaks
         self._kazoo = KazooClient(
             hosts,
             timeout=session_timeout,
@@ -134,8 +139,9 @@ class ZooKeeperClient:
         return -1 if client_id is None else int(client_id[0])
 
     def add_listener(self, listener: Callable[[bool], None]) -> None:
-        """*listener* is called in a thread of kazoo's with whether there is a connection now, each
-        time that this changes; it must not block."""
+        """*listener* is called, mostly in a thread of kazoo's, with whether there is a connection
+        now, each time that this changes; it must not block.  False comes late or not at all if
+        breaks are tolerated."""
         with self._lock:
             self._listeners.append(listener)
 
@@ -148,9 +154,25 @@ class ZooKeeperClient:
         with self._lock:
             self._epoch += 1
             self._connected = state == KazooState.CONNECTED
+            epoch = self._epoch
+        if state == KazooState.SUSPENDED and self._tolerates_breaks:
+            self.to_loop(lambda: self._give_up_later(epoch))
+        else:
+            self._tell(state == KazooState.CONNECTED)
+
+    def _give_up_later(self, epoch: int) -> None:
+        def give_up() -> None:
+            if self._epoch == epoch:
+                self._tell(False)
+
+        assert self._loop is not None
+        self._loop.call_later(self._patience, give_up)
+
+    def _tell(self, is_connected: bool) -> None:
+        with self._lock:
             listeners = list(self._listeners)
         for listener in listeners:
-            listener(state == KazooState.CONNECTED)
+            listener(is_connected)
 
     # --- work on znodes
 

@@ -193,6 +193,8 @@ class _Latch(Watching):
 
     def connection_changed(self, is_connected: bool) -> None:
         """While the server cannot be asked, somebody else may lead already."""
+        if is_connected:
+            return
         with self._lock:
             self._led_before |= self._fence is not None
             self._fence = None

@@ -353,12 +353,15 @@ class RayRpcService(BaseRpcService):
             await patiently(self._ray, self._directory.remove, process_name, record.incarnation)
 
     async def is_dead(self, identity: str) -> bool:
+        name = process_of(identity)
         try:
-            record = await self._ray(self._directory.get, process_of(identity))
+            record = await self._ray(self._directory.get, name)
         except (ray.exceptions.RayError, StoredFormatError):
             return False
-        if record is None or f"{process_of(identity)}#{record.incarnation}" != identity:
+        if record is None or f"{name}#{record.incarnation}" != identity:
             return True  # it has signed off, or Ray has started it again
+        if await self._is_running(name):
+            return False
         if await self._dialler.is_refused(record):
             return True
         return bool(await self._ray(is_node_dead, record.node_id))

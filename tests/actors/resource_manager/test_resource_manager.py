@@ -10,10 +10,15 @@ from typing import Any
 import pytest
 
 from flinkray.actors.gateways import JobMasterGateway, ResourceManagerGateway, TaskExecutorGateway
-from flinkray.actors.gateways.messages import TaskExecutorRegistrationSuccess
+from flinkray.actors.gateways.messages import (
+    JobMasterRegistrationSuccess,
+    TaskExecutorRegistrationSuccess,
+)
+from flinkray.actors.resource_manager.driver import WorkerGroupRequest
 from flinkray.actors.resource_manager.endpoint import ResourceManager, ResourceManagerError
+from flinkray.actors.resource_manager.fenced_driver import FencedDriver
 from flinkray.actors.shared.cluster_services import ClusterServices
-from flinkray.actors.shared.leadership import Leadership
+from flinkray.actors.shared.leadership import Leadership, LeadershipLostError
 from flinkray.core.errors import (
     FencingTokenError,
     JobNotFoundError,
@@ -29,6 +34,7 @@ from flinkray.core.ids import (
     ResourceManagerId,
 )
 from flinkray.ha import (
+    EmbeddedHaServices,
     LeaderElectionError,
     LeaderRetrievalService,
     MemoryDirectory,
@@ -38,6 +44,7 @@ from flinkray.rpc import LocalRpcService, RegistrationFailure, RegistrationRejec
 from flinkray.scheduler.shared.slots import SlotReport, SlotStatus
 from flinkray.testing.local_workers import LocalResourceManagerDriver
 from flinkray.testing.virtual_time import on_virtual_time
+from tests.actors.leaders import ManualLeaders
 from tests.actors.resource_cluster import (
     ONE_CPU,
     RM_ADDRESS,
@@ -301,6 +308,60 @@ async def test_only_the_elected_master_of_a_job_may_register(tmp_path: Path) -> 
     assert str(elected) in answer.reason
     leaders.leader = (job.address, job.job_master_id.leader_session())
     await job.register()
+
+
+@on_virtual_time
+async def test_a_master_of_a_job_may_register_as_soon_as_its_election_is_known(
+    tmp_path: Path,
+) -> None:
+    """RM-05: what is told first may be of the past."""
+    cluster = ResourceCluster(tmp_path)
+    service = LocalRpcService("ResourceManager", cluster.network)
+    services = ClusterServices.create(service, cluster.arguments)
+    elected = ManualLeaders(service.executor)
+    services = replace(services, high_availability=elected)
+    leadership = await Leadership.win(elected.get_resource_manager_leader_election())
+    driver = LocalResourceManagerDriver(service, cluster.arguments)
+    ResourceManager(service, services, leadership, driver).start()
+    job = cluster.job(1)
+    manager = await cluster.resource_manager()
+    registering = asyncio.ensure_future(
+        manager.register_job_master(job.job_master_id, job.resource_id, job.address, job.job_id)
+    )
+    await asyncio.sleep(0.5)
+    elected.master.tell("JobMaster-0/jobmaster", number(JobMasterId, 99))
+    await asyncio.sleep(0.5)
+    assert not registering.done()
+    elected.master.tell(job.address, job.job_master_id)
+    assert isinstance(await registering, JobMasterRegistrationSuccess)
+
+
+@on_virtual_time
+async def test_a_resource_manager_that_leads_no_more_changes_nothing_at_the_provider(
+    tmp_path: Path,
+) -> None:
+    """HA-29: its successor sees to the workers; what only looks is answered."""
+    cluster = ResourceCluster(tmp_path, ONE_CPU)
+    service = LocalRpcService("ResourceManager", cluster.network)
+    services = EmbeddedHaServices(MemoryDirectory(), service.executor)
+    leadership = await Leadership.win(services.get_resource_manager_leader_election())
+    driver = FencedDriver(LocalResourceManagerDriver(service, cluster.arguments), leadership)
+    group = await driver.create_worker_group(WorkerGroupRequest(None, (ONE_CPU,)))
+    await driver.wait_until_placed(group.group_id)
+    worker = driver.new_task_executor_id(group, 0)
+    await services.resource_manager_leader_service.revoke_leadership()
+    await asyncio.sleep(0)
+    for change in (
+        driver.create_worker_group(WorkerGroupRequest(None, (ONE_CPU,))),
+        driver.release_worker_group(group.group_id),
+        driver.start_task_executor(worker, group, 0, 1),
+        driver.stop_task_executor(worker),
+        driver.kill_task_executor(worker),
+    ):
+        with pytest.raises(LeadershipLostError):
+            await change
+    assert await driver.recover() == (group,)
+    assert (await driver.occupied_bundles((group.group_id,)))[group.group_id] == {}
 
 
 @on_virtual_time

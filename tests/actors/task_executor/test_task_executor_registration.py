@@ -13,20 +13,22 @@ from flinkray.actors.gateways import (
 )
 from flinkray.actors.gateways.messages import TaskExecutorRegistrationSuccess
 from flinkray.actors.task_executor.registration_timeout import RegistrationTimeoutError
-from flinkray.core.errors import RecipientUnreachableError
+from flinkray.core.errors import FencingTokenError, RecipientUnreachableError
 from flinkray.core.ids import (
     ResourceManagerId,
 )
 from flinkray.rpc import LocalRpcService, RegistrationRejection
 from flinkray.testing import TestingGateway
 from flinkray.testing.virtual_time import on_virtual_time
-from tests.actors.leaders import ManualLeaders
+from tests.actors.leaders import ElectedLeaders, ManualLeaders
 from tests.actors.resource_cluster import RM_ADDRESS, RM_TOKEN, number
 from tests.actors.task_executor_under_test import (
     MASTER,
     NAME,
+    NEXT_MASTER,
     RM_NAME,
     A,
+    B,
     Bench,
     allocations,
     task,
@@ -219,3 +221,51 @@ async def test_a_job_master_that_lost_its_job_is_left_until_it_leads_again(tmp_p
     assert len(master.calls_of(JobMasterGateway.register_task_executor)) == 1
     leaders.master.tell("JobMaster-1/jobmaster", MASTER)
     await master.wait_for(JobMasterGateway.register_task_executor, 2)
+
+
+@on_virtual_time
+async def test_an_elected_job_master_counts_more_than_the_one_that_a_request_names(
+    tmp_path: Path,
+) -> None:
+    """TM-15, HA-28: requests that are older than the election change nothing."""
+    bench = Bench(tmp_path)
+    bench.leaders = leaders = ElectedLeaders(bench.client.executor)
+    bench.start_resource_manager()
+    executor, named = await bench.start_task_executor(), bench.start_job_master()
+    elected = bench.start_job_master(NEXT_MASTER, "JobMaster-2")
+    leaders.manager.tell(RM_ADDRESS, RM_TOKEN)
+    await bench.manager.wait_for(ResourceManagerGateway.send_slot_report)
+    await bench.request(executor, 0, A)
+    leaders.master.tell("JobMaster-2/jobmaster", NEXT_MASTER)
+    await elected.wait_for(JobMasterGateway.offer_slots)
+    await asyncio.sleep(1)  # it has accepted it
+    await task(A).submit(executor, NEXT_MASTER)
+    await bench.request(executor, 1, B)
+    await elected.wait_for(JobMasterGateway.offer_slots, 2)
+    (end,) = bench.runner.failures.values()
+    assert not end.done(), "its task has ended"
+    with pytest.raises(FencingTokenError):
+        await executor.free_slot(A, MASTER, "not wanted")
+    await executor.free_slot(A, NEXT_MASTER, "not wanted")
+    assert len(elected.calls_of(JobMasterGateway.register_task_executor)) == 1
+    assert named.calls == []
+
+
+@on_virtual_time
+async def test_the_next_elected_job_master_is_followed_without_a_request(tmp_path: Path) -> None:
+    """HA-28"""
+    bench = Bench(tmp_path)
+    bench.leaders = leaders = ElectedLeaders(bench.client.executor)
+    bench.start_resource_manager()
+    executor, first = await bench.start_task_executor(), bench.start_job_master()
+    second = bench.start_job_master(NEXT_MASTER, "JobMaster-2")
+    leaders.manager.tell(RM_ADDRESS, RM_TOKEN)
+    await bench.manager.wait_for(ResourceManagerGateway.send_slot_report)
+    await bench.request(executor, 0, A)
+    leaders.master.tell("JobMaster-1/jobmaster", MASTER)
+    await first.wait_for(JobMasterGateway.offer_slots)
+    await asyncio.sleep(1)  # it has accepted it
+    leaders.master.tell("JobMaster-2/jobmaster", NEXT_MASTER)
+    await second.wait_for(JobMasterGateway.offer_slots)
+    with pytest.raises(FencingTokenError):
+        await executor.free_slot(A, MASTER, "I still lead")

@@ -1,0 +1,138 @@
+"""How soon the next master leads when the one that led is killed, on Ray and a real ZooKeeper.
+
+A cluster with standbys; its Dispatcher and its ResourceManager are killed by SIGKILL in turn.
+Printed is the time from the kill until another one has confirmed that it leads, and until it has
+answered a client.
+
+Needs ZooKeeper's server (Debian's package ``zookeeper``), which is started on a port of its own.
+
+Exit status 1: a goal was missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+for place in (HERE, HERE.parent):
+    if str(place) not in sys.path:
+        sys.path.insert(0, str(place))
+
+import ray  # noqa: E402
+from _machine import facts  # noqa: E402
+from kazoo.client import KazooClient  # noqa: E402
+from kazoo.exceptions import NoNodeError  # noqa: E402
+
+import flinkray  # noqa: E402
+from flinkray.client import ClusterClient  # noqa: E402
+from flinkray.rpc.ray.directory import RayDirectory  # noqa: E402
+from tests.zookeeper_server import ZooKeeperServer, why_not  # noqa: E402
+
+CLUSTER_ID = "failover"
+ZNODE = f"/flinkray/{CLUSTER_ID}/leader"
+COMPONENTS = {"dispatcher": "Dispatcher", "resource_manager": "ResourceManager"}
+GOAL = 1.0
+"""Seconds from a kill until another one leads, median."""
+LONGEST = 60.0
+LOOK = 0.002
+
+
+@contextmanager
+def servers(session_timeout: str) -> Iterator[tuple[ClusterClient, KazooClient]]:
+    server = ZooKeeperServer()
+    try:
+        server.start()
+        znodes = KazooClient(server.hosts)
+        znodes.start()
+        configuration = {
+            "high-availability.type": "zookeeper",
+            "high-availability.zookeeper.quorum": server.hosts,
+            "high-availability.zookeeper.client.session-timeout": session_timeout,
+            "cluster.standby-masters": "1",
+        }
+        with (
+            tempfile.TemporaryDirectory(prefix="flinkray-bench-") as storage,
+            flinkray.connect(
+                cluster_id=CLUSTER_ID, configuration={**configuration, "storage.dir": storage}
+            ) as client,
+        ):
+            yield client, znodes
+        znodes.stop()
+        znodes.close()
+    finally:
+        server.close()
+
+
+def leader(znodes: KazooClient, component: str) -> str | None:
+    try:
+        data, _ = znodes.get(f"{ZNODE}/{component}/connection_info")
+    except NoNodeError:
+        return None
+    return str(json.loads(data)["address"]).partition("/")[0]
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + LONGEST
+    while not condition():
+        if time.monotonic() > deadline:
+            sys.exit(f"waited {LONGEST:g} s for {what}")
+        time.sleep(LOOK)
+
+
+def kill_once(client: ClusterClient, znodes: KazooClient, component: str) -> tuple[float, float]:
+    """Seconds until another one leads, and until it has answered."""
+    latches = f"{ZNODE}/{component}/latch"
+    until(lambda: len(znodes.get_children(latches)) == 2, "both to be there")
+    before = leader(znodes, component)
+    assert before is not None
+    record = RayDirectory(f"flinkray-{CLUSTER_ID}").get(before)
+    assert record is not None
+    began = time.monotonic()
+    os.kill(record.pid, signal.SIGKILL)
+    until(lambda: leader(znodes, component) not in (None, before), "another leader")
+    led = time.monotonic() - began
+    client.cluster_overview()  # by the Dispatcher, which asks the ResourceManager
+    return led, time.monotonic() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--kills", type=int, default=10, help="of each kind of master (10)")
+    parser.add_argument("--session-timeout", default="4 s", help="of ZooKeeper (4 s)")
+    arguments = parser.parse_args()
+    if reason := why_not():
+        print(f"skipped: {reason}")
+        return
+    for name, value in facts("flinkray", "ray", "kazoo").items():
+        print(f"{name:<28}{value}")
+    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
+    times: dict[str, list[tuple[float, float]]] = {component: [] for component in COMPONENTS}
+    with servers(arguments.session_timeout) as (client, znodes):
+        for _ in range(arguments.kills):
+            for component in COMPONENTS:
+                times[component].append(kill_once(client, znodes, component))
+    ray.shutdown()
+    print(f"\nseconds from SIGKILL, of {arguments.kills}: median, most\n")
+    print(f"{'':<18}{'another one leads':<22}{'and has answered'}")
+    is_met = True
+    for component, kind in COMPONENTS.items():
+        led, answered = zip(*times[component], strict=True)
+        cells = [f"{statistics.median(of):.2f}, {max(of):.2f}" for of in (led, answered)]
+        print(f"{kind:<18}{cells[0]:<22}{cells[1]}")
+        is_met &= statistics.median(led) <= GOAL
+    print(f"\ngoal: a median of at most {GOAL:g} s until another one leads: {is_met}")
+    sys.exit(0 if is_met else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""A Dispatcher that wakes up and leads no more leaves the JobMasters of its successor alone."""
+
+from __future__ import annotations
+
+import asyncio
+
+from flinkray.actors.dispatcher.job_master_supervision import (
+    JobMasterSupervision,
+    job_master_process,
+)
+from flinkray.actors.dispatcher.managed_job import ManagedJob
+from flinkray.actors.gateways.messages import ClusterArguments, job_master_resource_id
+from flinkray.actors.shared.leadership import Leadership
+from flinkray.client.python_job import python_job
+from flinkray.core.ids import DispatcherId, JobMasterId
+from flinkray.ha import EmbeddedHaServices, MemoryDirectory
+from flinkray.rpc import FencedRpcEndpoint, LocalNetwork, LocalRpcService
+from flinkray.scheduler.execution.restart_strategy import new_restart_strategy
+from flinkray.scheduler.graph.job_graph import NoRestart
+from flinkray.testing.virtual_time import on_virtual_time
+
+
+@on_virtual_time
+async def test_it_starts_kills_and_replaces_no_job_master() -> None:
+    """DI-17: they have the same names as its own."""
+    network = LocalNetwork()
+    service = LocalRpcService("Dispatcher", network)
+    services = EmbeddedHaServices(MemoryDirectory(), service.executor)
+    leadership = await Leadership.win(services.get_dispatcher_leader_election())
+    dispatcher = FencedRpcEndpoint(service, "dispatcher", DispatcherId.of(leadership.session_id))
+    dispatcher.start()
+
+    async def nobody_dies(*_: object) -> None:
+        raise AssertionError("it acts on deaths that its successor has seen to")
+
+    supervision = JobMasterSupervision(
+        dispatcher,
+        ClusterArguments("test", {}, "nowhere"),
+        leadership,
+        "tests.nowhere:create_job_master",
+        job=lambda _: None,
+        on_terminated=nobody_dies,
+    )
+    loop = asyncio.get_running_loop()
+    graph = python_job(lambda context: None)
+    job = ManagedJob(
+        graph,
+        0.0,
+        new_restart_strategy(NoRestart()),
+        loop.create_future(),
+        loop.create_future(),
+        loop.create_future(),
+    )
+    name = job_master_process(job.job_id)
+    successors = LocalRpcService(name, network)
+    await services.dispatcher_leader_service.revoke_leadership()
+    await asyncio.sleep(0)
+
+    await supervision.start(job)
+    await supervision.kill(job.job_id)
+    supervision._deaf(job_master_resource_id(name, JobMasterId.generate()), "it is silent")
+    await asyncio.sleep(10)
+
+    assert successors.is_up
+    assert dispatcher.is_running
+    await network.close()
