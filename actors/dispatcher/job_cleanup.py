@@ -56,6 +56,10 @@ class JobCleanup:
                 self._services, self._storage, job.graph, outcome.result.status
             ),
         )
+        await retry_until_done(
+            f"{name}: cannot forget who led it yet",
+            lambda: self._services.high_availability.cleanup_job(job.job_id),
+        )
         async with job.storing:  # nobody who began before the job's end may store it after this
             await retry_until_done(
                 f"{name}: cannot remove its graph yet",

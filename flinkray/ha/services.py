@@ -81,7 +81,11 @@ class HighAvailabilityServices(ABC):
 
     @abstractmethod
     async def cleanup_job(self, job_id: JobID) -> None:
-        """Remove what leader election keeps for a job that has ended.  Idempotent."""
+        """Remove what leader election keeps for a job that has ended.  Idempotent.
+
+        Raises:
+            StoreError: the election's service fails.
+        """
 
     @abstractmethod
     async def forget_checkpoints(self, job_id: JobID) -> None:

@@ -141,13 +141,14 @@ def test_standbys_take_over_from_killed_masters_while_a_job_runs(
     assert set(results) == expected(20_000)
     (job,) = streams.list_jobs()
     assert job.status.name == "FINISHED"
+    wait_until(lambda: set(znodes.get_children(f"{ZNODE}/leader")) == {*COMPONENTS}, 60, "no more")
 
 
 def test_leaders_that_were_stopped_for_longer_than_their_sessions_change_nothing_and_end(
     streams: ClusterClient, znodes: KazooClient, tmp_path: Path
 ) -> None:
-    """DI-17, HA-29: while they are stopped, their successors see to the deaths of a JobMaster and of
-    a TaskProcess.  When they go on, they learn of them, too, and must leave them alone."""
+    """DI-17, HA-29: while they are stopped, their successors see to the deaths of a JobMaster and
+    of a TaskProcess.  When they go on, they learn of them, too, and must leave them alone."""
     for component in COMPONENTS:
         wait_until(partial(all_are_there, znodes, component), 60, "one that stands by")
     results = begin(streams, 24_000, tmp_path)

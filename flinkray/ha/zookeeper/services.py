@@ -6,7 +6,7 @@ import asyncio
 from concurrent.futures import Executor
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoNodeError
+from kazoo.exceptions import KazooException, NoNodeError
 
 from flinkray.core.ids import JobID, LeaderSessionID
 from flinkray.ha.abstract_services import (
@@ -19,6 +19,7 @@ from flinkray.ha.abstract_services import (
 from flinkray.ha.directory import Directory
 from flinkray.ha.elections import DriverLeaderElection, DriverLeaderRetrievalService
 from flinkray.ha.leadership import LeaderElection, LeaderRetrievalService
+from flinkray.ha.stores import StoreError
 from flinkray.ha.zookeeper.client import ZooKeeperClient
 from flinkray.ha.zookeeper.directory import ZooKeeperDirectory
 from flinkray.ha.zookeeper.election_driver import ZooKeeperElectionDriver
@@ -94,7 +95,10 @@ class ZooKeeperHaServices(AbstractHaServices):
         election = self._elections.pop(component, None)
         if election is not None:
             await election.close()
-        await self._delete(self._client.path(component))
+        try:
+            await self._delete(self._client.path(component))
+        except (KazooException, OSError) as error:
+            raise StoreError(f"cannot delete who led job {job_id}: {error!r}") from error
 
     async def close(self) -> None:
         """What this process leads is free at once; its elections and retrievals are over."""
