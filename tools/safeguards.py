@@ -19,6 +19,7 @@ from pathlib import Path
 from tests.simulation.safeguards import (
     CLUSTER,
     REGISTRATIONS,
+    STALLS,
     STREAMING,
     Scenario,
     seeds_until_noticed,
@@ -29,6 +30,7 @@ SCENARIOS: dict[str, tuple[Scenario, int]] = {
     "registrations": (REGISTRATIONS, 5),
     "cluster": (CLUSTER, 3),
     "streaming": (STREAMING, 5),
+    "stalls": (STALLS, 5),
 }
 """With how many starting points are measured if nothing else is said."""
 STEP = 10_000

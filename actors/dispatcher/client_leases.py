@@ -8,16 +8,11 @@ from dataclasses import dataclass
 from flinkray.core.ids import JobID
 from flinkray.rpc import RpcEndpoint, TimerHandle
 
-_LOOKS = 4
-"""A timeout is counted in so many looks: an endpoint that stood still for long, and whose own mail
-waits to be read, has missed one of them only."""
 
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Lease:
     timeout: float
     timer: TimerHandle
-    silent_looks: int = 0
 
 
 class ClientLeases:
@@ -37,7 +32,8 @@ class ClientLeases:
     def begin(self, job_id: JobID, timeout: float) -> None:
         """The client has *timeout* seconds from now on."""
         self.end(job_id)
-        self._leases[job_id] = _Lease(timeout, self._next_look(job_id, timeout))
+        timer = self._endpoint.schedule_deadline(timeout, lambda: self._is_over(job_id))
+        self._leases[job_id] = _Lease(timeout, timer)
 
     def heard_of(self, job_ids: Iterable[JobID]) -> None:
         """Their client lives; jobs that end without a client are none of this."""
@@ -57,14 +53,6 @@ class ClientLeases:
         for job_id in tuple(self._leases):
             self.end(job_id)
 
-    def _next_look(self, job_id: JobID, timeout: float) -> TimerHandle:
-        return self._endpoint.schedule_run_async(timeout / _LOOKS, lambda: self._look(job_id))
-
-    def _look(self, job_id: JobID) -> None:
-        lease = self._leases[job_id]
-        lease.silent_looks += 1
-        if lease.silent_looks < _LOOKS:
-            lease.timer = self._next_look(job_id, lease.timeout)
-        else:
-            self.end(job_id)
-            self._on_silence(job_id)
+    def _is_over(self, job_id: JobID) -> None:
+        del self._leases[job_id]
+        self._on_silence(job_id)

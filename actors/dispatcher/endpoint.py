@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 
 import flinkray
 from flinkray.actors.dispatcher.job_blobs import JobBlobs
@@ -389,7 +390,9 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
                 except FlinkRayError as error:
                     log.warning("job %s cannot be cancelled: %s", job.job_id, error)
         if running:
-            await asyncio.wait([job.ended for job in running], timeout=grace)
+            ends = asyncio.wait([job.ended for job in running])
+            with suppress(asyncio.TimeoutError):
+                await self.rpc_service.deadlines.within(grace, ends)
         for job in tuple(self._jobs.values()):
             log.error("job %s did not end within %g s; it is killed", job.job_id, grace)
             await self._job_masters.kill(job.job_id)

@@ -17,6 +17,7 @@ from flinkray.core.ids import JobMasterId
 from flinkray.ha import CheckpointStoreFencedError
 from flinkray.rpc import FencedRpcEndpoint
 from flinkray.scheduler.checkpoints import actions as act
+from flinkray.scheduler.checkpoints.actions import CheckpointTimerPurpose
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
 from flinkray.scheduler.checkpoints.properties import CheckpointProperties
 from flinkray.scheduler.graph.job_graph import JobGraph
@@ -103,9 +104,12 @@ class CheckpointCarrier:
         """Begin; False: it is nothing of a checkpoint."""
         match action:
             case act.StartCheckpointTimer(key, delay):
-                self._job_master.schedule_run_async(
-                    delay, lambda: self._tell(t.CheckpointTimerOver(key))
+                gives_up = key.purpose is CheckpointTimerPurpose.EXPIRY
+                job_master = self._job_master
+                schedule = (
+                    job_master.schedule_deadline if gives_up else job_master.schedule_run_async
                 )
+                schedule(delay, lambda: self._tell(t.CheckpointTimerOver(key)))
             case act.PrepareCheckpoint():
                 self._stored.prepare(action)
             case act.StoreCheckpoint():

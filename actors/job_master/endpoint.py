@@ -78,6 +78,7 @@ from flinkray.scheduler.job import job_scheduler_actions as act
 from flinkray.scheduler.job.coordinator_events import CoordinatorEvent, CoordinatorID
 from flinkray.scheduler.job.input_splits import InputSplit
 from flinkray.scheduler.job.job_scheduler import JobScheduler
+from flinkray.scheduler.job.job_scheduler_actions import TimerPurpose
 from flinkray.scheduler.reports.job_info import (
     ExceptionEntry,
     JobDetails,
@@ -313,7 +314,9 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
 
     def _start_timer(self, action: act.StartTimer) -> None:
         scheduler, key = self._scheduler, action.key
-        self.schedule_run_async(action.delay, lambda: self._apply(scheduler.timer(key, self._now)))
+        gives_up = key.purpose is TimerPurpose.SCALING  # waits for slots that may have been offered
+        schedule = self.schedule_deadline if gives_up else self.schedule_run_async
+        schedule(action.delay, lambda: self._apply(scheduler.timer(key, self._now)))
 
     async def _end(self, result: JobResult, details: JobDetails) -> None:
         await self._deployer.promoted()

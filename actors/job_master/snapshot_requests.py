@@ -140,8 +140,8 @@ class SnapshotRequests:
         self, properties: CheckpointProperties | None, directory: str | None
     ) -> SnapshotFinished:
         """What the coordinator says of it, when tasks run."""
-        clock = self._job_master.clock
-        deadline = clock.monotonic() + PATIENCE
+        now = self._job_master.counted_time
+        deadline = now() + PATIENCE
         while True:
             finished = await self._checkpoints.request(properties, directory)
             error = finished.error
@@ -149,7 +149,7 @@ class SnapshotRequests:
                 not isinstance(error, CheckpointError)
                 or error.reason not in _NOT_BEGUN
                 or error.checkpoint_id is not None
-                or clock.monotonic() >= deadline
+                or now() >= deadline
                 or self._checkpoints.status.is_terminal
             ):
                 return finished

@@ -380,13 +380,13 @@ class StoredCheckpoints:
 
     async def _try(self, what: str, work: Callable[[], Awaitable[T]], patience: float) -> T:
         """Again and again for so many seconds, if that may help.  Raises what *work* raises."""
-        clock = self._job_master.clock
-        deadline = clock.monotonic() + patience
+        now = self._job_master.counted_time
+        deadline = now() + patience
         while True:
             try:
                 return await work()
             except (StoreError, CheckpointStorageError) as error:
-                if not error.retryable or clock.monotonic() >= deadline:
+                if not error.retryable or now() >= deadline:
                     raise
                 log.warning("job %s: cannot %s yet: %s", self._job_id, what, error)
             await self._service.pause(_RETRY_DELAY)

@@ -112,7 +112,7 @@ class SlotAllocation(WorkerEvents):
         """For *period* seconds nothing counts as impossible; None: never does (RM-09)."""
         self._slot_manager.set_fail_unfulfillable(period == 0)
         if period:
-            self._endpoint.schedule_run_async(period, self._started_up)
+            self._endpoint.schedule_deadline(period, self._started_up)
 
     def _started_up(self) -> None:
         self._slot_manager.set_fail_unfulfillable(True)
@@ -305,7 +305,7 @@ class SlotAllocation(WorkerEvents):
         self._check_due = due
         if due is not None:
             delay = max(0.0, due - self._now())
-            self._check = self._endpoint.schedule_run_async(delay, self._check_is_due)
+            self._check = self._endpoint.schedule_deadline(delay, self._check_is_due)
 
     def _check_is_due(self) -> None:
         self._check = self._check_due = None
@@ -423,7 +423,7 @@ class SlotAllocation(WorkerEvents):
         )
 
     def _now(self) -> float:
-        return self._endpoint.clock.monotonic()
+        return self._endpoint.counted_time()
 
 
 def _settings(configuration: Configuration) -> SlotManagerSettings:

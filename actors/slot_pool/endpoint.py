@@ -181,7 +181,7 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
         if self._left is not None:
             return
         left = self._left = HandedOver(
-            self._pool.handed_over(self.clock.monotonic()),
+            self._pool.handed_over(self.counted_time()),
             tuple(dict.fromkeys(slot.location for slot in self._pool.slots)),
             self._notes.notes,
             len(self._notes.finished),
@@ -195,7 +195,7 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
         self._stop_declaring()
         self._schedule_timer()
         is_needed = left.allocations or left.notes is not None
-        self.schedule_run_async(self._takeover_timeout if is_needed else 0.0, self._end)
+        self.schedule_deadline(self._takeover_timeout if is_needed else 0.0, self._end)
 
     def _end(self) -> None:
         """Nobody waits for it: who did would be cancelled with what the endpoint still does."""
@@ -220,33 +220,33 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
         self._refuse_as_orphan()
         self._resource_manager = (address, resource_manager_id)
         self._declare()
-        await self._carry_out(self._pool.resource_manager_changed(self.clock.monotonic()))
+        await self._carry_out(self._pool.resource_manager_changed(self.counted_time()))
 
     async def disconnect_resource_manager(self) -> None:
         self._resource_manager = None
         self._stop_declaring()
-        await self._carry_out(self._pool.resource_manager_changed(self.clock.monotonic()))
+        await self._carry_out(self._pool.resource_manager_changed(self.counted_time()))
 
     async def set_resource_requirements(self, requirements: ResourceRequirements) -> None:
-        await self._carry_out(self._pool.set_requirements(requirements, self.clock.monotonic()))
+        await self._carry_out(self._pool.set_requirements(requirements, self.counted_time()))
 
     async def restore_slots(self, slots: tuple[RestoredSlot, ...]) -> None:
-        await self._carry_out(self._pool.restore(slots, self.clock.monotonic()))
+        await self._carry_out(self._pool.restore(slots, self.counted_time()))
 
     async def request_slots(self, wanted: SlotRequests) -> None:
-        await self._carry_out(self._pool.request_slots(wanted, self.clock.monotonic()))
+        await self._carry_out(self._pool.request_slots(wanted, self.counted_time()))
 
     async def cancel_slot_requests(self, cancelled: CancelSlotRequests) -> None:
-        await self._carry_out(self._pool.cancel_requests(cancelled, self.clock.monotonic()))
+        await self._carry_out(self._pool.cancel_requests(cancelled, self.counted_time()))
 
     async def return_slots(self, returned: ReturnSlots) -> None:
-        await self._carry_out(self._pool.return_slots(returned, self.clock.monotonic()))
+        await self._carry_out(self._pool.return_slots(returned, self.counted_time()))
 
     async def notify_not_enough_resources(self, shortages: tuple[ResourceShortage, ...]) -> None:
-        await self._carry_out(self._pool.not_enough_resources(shortages, self.clock.monotonic()))
+        await self._carry_out(self._pool.not_enough_resources(shortages, self.counted_time()))
 
     async def set_job_restarting(self, restarting: bool) -> None:
-        await self._carry_out(self._pool.set_job_restarting(restarting, self.clock.monotonic()))
+        await self._carry_out(self._pool.set_job_restarting(restarting, self.counted_time()))
 
     def _declare(self) -> None:
         """Send the requirements until they arrive, or newer ones or another ResourceManager take
@@ -279,25 +279,25 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
     # --- slots ------------------------------------------------------------------------------------
 
     async def release_task_executor(self, resource_id: ResourceID, reason: str) -> None:
-        now = self.clock.monotonic()
+        now = self.counted_time()
         await self._carry_out(self._pool.release_task_executor(resource_id, reason, now))
 
     async def offer_slots(
         self, location: WorkerLocation, offers: tuple[SlotOffer, ...]
     ) -> SlotOfferAnswer:
-        now = self.clock.monotonic()
+        now = self.counted_time()
         replaced = self._pool.register_task_executor(location, now)
         answer, actions = self._pool.offer_slots(location.resource_id, offers, now)
         await self._carry_out([*replaced, *actions])
         return answer
 
     async def fail_allocation(self, allocation_id: AllocationID, reason: str) -> None:
-        now = self.clock.monotonic()
+        now = self.counted_time()
         await self._carry_out(self._pool.fail_allocation(allocation_id, reason, now))
 
     async def expect_slots(self, allocations: tuple[AllocationID, ...]) -> None:
         self._refuse_as_orphan()
-        self._pool.expect_slots(allocations, self.clock.monotonic())
+        self._pool.expect_slots(allocations, self.counted_time())
 
     async def _carry_out(self, actions: list[SlotPoolAction]) -> None:
         """Returns when the JobMaster has been told, in the order of the decisions."""
@@ -353,8 +353,8 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
             self._timer = None
         deadline = self._pool.next_deadline()
         if deadline is not None and self._left is None:
-            delay = max(0.0, deadline - self.clock.monotonic())
-            self._timer = self.schedule_run_async(delay, self._time_passed)
+            delay = max(0.0, deadline - self.counted_time())
+            self._timer = self.schedule_deadline(delay, self._time_passed)
 
     async def _time_passed(self) -> None:
-        await self._carry_out(self._pool.time_passed(self.clock.monotonic()))
+        await self._carry_out(self._pool.time_passed(self.counted_time()))

@@ -172,7 +172,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
                 self._takeover_timeout,
                 reason,
             )
-            self._deadline = self.schedule_run_async(self._takeover_timeout, self._end_alone)
+            self._deadline = self.schedule_deadline(self._takeover_timeout, self._end_alone)
 
     def _end_alone(self) -> None:
         """Nobody waits for it: who did would be cancelled with what the endpoint still does."""

@@ -232,7 +232,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         return tuple(answers)
 
     def _allocate(self, wanted: WantedSlot, job_id: JobID) -> SlotAnswer:
-        index, now = wanted.slot_index, self.clock.monotonic()
+        index, now = wanted.slot_index, self.counted_time()
         try:
             return SlotAnswer(
                 self._table.allocate_slot(
@@ -287,11 +287,11 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
             self._slot_timer = None
         deadline = self._table.next_deadline()
         if deadline is not None:
-            delay = max(0.0, deadline - self.clock.monotonic())
-            self._slot_timer = self.schedule_run_async(delay, self._free_timed_out_slots)
+            delay = max(0.0, deadline - self.counted_time())
+            self._slot_timer = self.schedule_deadline(delay, self._free_timed_out_slots)
 
     def _free_timed_out_slots(self) -> None:
-        self._carry_out(self._table.free_timed_out_slots(self.clock.monotonic()))
+        self._carry_out(self._table.free_timed_out_slots(self.counted_time()))
 
     def _carry_out(self, actions: list[SlotTableAction]) -> None:
         to_end: list[ExecutionAttemptID] = []
@@ -409,7 +409,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     def _vacate_slots_of_job(self, job_id: JobID, reason: str) -> None:
         """Without its JobMaster: the job's next one gets its slots.  This is where what a lost
         JobMaster has deployed and produced (TM-28) ends."""
-        now = self.clock.monotonic()
+        now = self.counted_time()
         self._carry_out(self._table.vacate_slots_of_job(job_id, reason, now))
         self._tasks.forget_job(job_id)
 

@@ -123,7 +123,7 @@ class PythonTasks(TasksOfKind):
                 by_place.setdefault(task.place, []).append(task)
         for place, of_place in by_place.items():
             self.processes.cancel_tasks(place, tuple(task.attempt_id for task in of_place))
-            self._endpoint.schedule_run_async(
+            self._endpoint.schedule_deadline(
                 of_place[0].cancellation_timeout, partial(self._end_by_force, of_place)
             )
 

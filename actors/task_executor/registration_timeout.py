@@ -22,7 +22,7 @@ class RegistrationTimeout:
     def start(self) -> None:
         """Begin, or begin anew."""
         self.stop()
-        self._timer = self._endpoint.schedule_run_async(self._timeout, self._over)
+        self._timer = self._endpoint.schedule_deadline(self._timeout, self._over)
 
     def stop(self) -> None:
         """Registered; idempotent."""

@@ -165,11 +165,8 @@ class ResourceManagerRegistration:
         self._timeout.start()
 
     def _deaf(self, reason: str) -> None:
-        """Tell it, should it hear, and register anew (TM-04)."""
-        manager = self._leader.target_gateway
-        if manager is not None and self._instance_id is not None:
-            goodbye = manager.disconnect_task_executor(self._resource_id, self._instance_id, reason)
-            tell(self._task_executor, goodbye, "ResourceManager")
+        """Register anew (TM-04), and say no goodbye: it may only have stood still, and would take
+        the slots for lost that it is about to be told of again."""
         self._leader.reconnect(reason)
 
     def _rejected(self, rejection: RegistrationRejection) -> None:

@@ -55,7 +55,7 @@ class SlotOffering:
                     log.info("job %s did not take its slots yet: %s", job_id, error)
                     await self._endpoint.rpc_service.pause(OFFER_RETRY_DELAY)
                     continue
-                now = self._endpoint.clock.monotonic()
+                now = self._endpoint.counted_time()
                 self._carry_out(self._table.offer_answered(offering, answer.accepted, now))
         finally:
             self._offering.discard(job_id)

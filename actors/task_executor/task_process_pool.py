@@ -12,7 +12,6 @@ from flinkray.actors.gateways.task_process import TaskProcessGateway, TaskProces
 from flinkray.core.error_text import summary_of
 from flinkray.core.ids import ResourceID
 from flinkray.rpc import RpcEndpoint, TerminationWatch, TimerHandle
-from flinkray.rpc.time_limit import within
 
 log = logging.getLogger(__name__)
 
@@ -129,8 +128,9 @@ class TaskProcessPool:
             self._endpoint.create_task(self._start(name), f"start {name}")
 
     async def _start(self, name: str) -> None:
+        deadlines = self._endpoint.rpc_service.deadlines
         try:
-            process = await within(START_TIMEOUT, self._start_process(name))
+            process = await deadlines.within(START_TIMEOUT, self._start_process(name))
         except asyncio.TimeoutError:
             self._starting -= 1
             self._could_not_start(f"{name} could not be started within {START_TIMEOUT:g} s")

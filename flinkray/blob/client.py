@@ -134,20 +134,20 @@ class _Progress:
     """When a transfer got somewhere last."""
 
     def __init__(self, rpc_service: RpcService, patience: float) -> None:
-        self._clock = rpc_service.clock
+        self._now = rpc_service.deadlines.time
         self._patience = patience
         self._best = -1
-        self._since = self._clock.monotonic()
+        self._since = self._now()
         self._delay = _FIRST_DELAY
 
     def reached(self, position: int) -> None:
         if position > self._best:
             self._best = position
-            self._since = self._clock.monotonic()
+            self._since = self._now()
             self._delay = _FIRST_DELAY
 
     def is_over(self) -> bool:
-        return self._clock.monotonic() - self._since > self._patience
+        return self._now() - self._since > self._patience
 
     def next_delay(self) -> float:
         delay = self._delay

@@ -58,7 +58,7 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
         self._left_behind: dict[tuple[BlobOwner, BlobKey], dict[int, None]] = {}
         """Parts, by offset, of uploads that were thrown away while the storage failed."""
         self._retained: dict[BlobOwner, None] = {}
-        now = self.clock.monotonic()
+        now = self.counted_time()
         self._touched: dict[BlobOwner, float] = dict.fromkeys(blobs, now)
         """When owners that are not retained had something to do with here last."""
         self._deletions = asyncio.Lock()
@@ -100,7 +100,7 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
         if upload is None:
             if not data and key.size > 0:
                 return 0
-            upload = self._uploads[owner, key] = _Upload(self.clock.monotonic())
+            upload = self._uploads[owner, key] = _Upload(self.counted_time())
             self._sweep_later(self._upload_timeout)
         # to its end, also when the caller gives up: what was written must be known here
         return await self._to_the_end(self._append(owner, key, upload, offset, data))
@@ -111,7 +111,7 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
         async with upload.lock:
             if upload.over:
                 return key.size if key in self._blobs.get(owner, {}) else 0
-            upload.touched = self.clock.monotonic()
+            upload.touched = self.counted_time()
             new = data[upload.received - offset :] if offset <= upload.received else b""
             if upload.received + len(new) > key.size:
                 await self._throw_away(owner, key, upload)
@@ -225,7 +225,7 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
 
     def _touch(self, owner: BlobOwner) -> None:
         if owner not in self._retained:
-            self._touched[owner] = self.clock.monotonic()
+            self._touched[owner] = self.counted_time()
         self._sweep_later(self._upload_timeout)
 
     # --- what was abandoned -------------------------------------------------------------------
@@ -234,10 +234,10 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
         """At most one sweep is ahead, and none when there is nothing to sweep."""
         if not self._sweeping and (self._uploads or self._touched or self._left_behind):
             self._sweeping = True
-            self.schedule_run_async(delay, self._sweep)
+            self.schedule_deadline(delay, self._sweep)
 
     async def _sweep(self) -> None:
-        limit = self.clock.monotonic() - self._upload_timeout
+        limit = self.counted_time() - self._upload_timeout
         for (owner, key), upload in tuple(self._uploads.items()):
             if upload.touched <= limit and (owner, key) in self._uploads:
                 await self._abandon(owner, key, f"nothing came for {self._upload_timeout:g} s")
@@ -247,7 +247,7 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
         for owner, key in tuple(self._left_behind):
             await self._sweep_left_behind(owner, key)
         self._sweeping = False
-        now = self.clock.monotonic()
+        now = self.counted_time()
         times = [upload.touched for upload in self._uploads.values()] + [*self._touched.values()]
         next_limit = min(times, default=now) + self._upload_timeout
         # what could not be deleted now is due already: not at once again
@@ -259,7 +259,7 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
         offsets = self._left_behind.pop((owner, key))
         there = self._blobs.get(owner, {}).get(key)
         if there is None:
-            self._uploads[owner, key] = _Upload(self.clock.monotonic(), list(offsets))
+            self._uploads[owner, key] = _Upload(self.counted_time(), list(offsets))
             await self._abandon(owner, key, "it was given up before")
             return
         stray = tuple(offset for offset in offsets if offset not in there)

@@ -28,7 +28,6 @@ from flinkray.core.ids import DispatcherId, LeaderSessionID
 from flinkray.core.options import BLOB_OFFLOAD_MIN_SIZE
 from flinkray.ha import LeaderRetrievalListener, LeaderRetrievalService
 from flinkray.rpc import RpcService
-from flinkray.rpc.time_limit import within
 from flinkray.scheduler.graph.job_graph import JobGraph
 
 log = logging.getLogger(__name__)
@@ -111,7 +110,7 @@ class DispatcherConnection(LeaderRetrievalListener):
             Exception: what the Dispatcher answered with.
         """
         try:
-            return await within(timeout, self._ask(question, call))
+            return await self._rpc_service.deadlines.within(timeout, self._ask(question, call))
         except asyncio.TimeoutError:
             if timeout is None:
                 raise
@@ -165,17 +164,17 @@ class DispatcherConnection(LeaderRetrievalListener):
                 await client.put(owner, blob)
 
     async def _ask(self, question: str, call: Callable[[DispatcherGateway], Awaitable[T]]) -> T:
-        clock = self._rpc_service.clock
-        delay, failing_since = _FIRST_DELAY, clock.monotonic()
+        counted_time = self._rpc_service.deadlines.time
+        delay, failing_since = _FIRST_DELAY, counted_time()
         while True:
-            started = clock.monotonic()
+            started = counted_time()
             try:
                 return await call(await self._connect())
             except RpcError as error:
                 if not (error.retryable or isinstance(error, FencingTokenError)):
                     raise
                 self._gateway = None
-                now = clock.monotonic()
+                now = counted_time()
                 if now - started > _STABLE and not isinstance(error, RpcTimeoutError):
                     delay, failing_since = _FIRST_DELAY, now
                 if now - failing_since > self._unreachable_limit:

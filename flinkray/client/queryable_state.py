@@ -214,8 +214,8 @@ class QueryableStateClient:
     async def _many(self, query: _Query, keys: Sequence[Any]) -> list[Any]:
         found: dict[int, Any] = {}
         left = list(range(len(keys)))
-        clock = self._client.rpc_service.clock
-        deadline, delay = clock.monotonic() + query.timeout, _FIRST_DELAY
+        now = self._client.rpc_service.deadlines.time
+        deadline, delay = now() + query.timeout, _FIRST_DELAY
         while left:
             try:
                 location = await self._location(query)
@@ -229,7 +229,7 @@ class QueryableStateClient:
                     raise
                 failure = error
             left = [place for place in left if place not in found]
-            if clock.monotonic() + delay > deadline:
+            if now() + delay > deadline:
                 raise KvStateNotFoundAgainError(
                     query.job_id, query.name, query.timeout, str(failure)
                 ) from failure

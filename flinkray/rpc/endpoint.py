@@ -179,6 +179,19 @@ class RpcEndpoint(RpcGateway):
         """Run on the main thread, not before *delay* seconds from now; dropped at termination."""
         return self._mailbox.schedule_run_async(delay, fn)
 
+    def schedule_deadline(
+        self, seconds: float, fn: Callable[[], Awaitable[None] | None]
+    ) -> TimerHandle:
+        """As :meth:`schedule_run_async`, for what gives somebody or something up: *fn* runs when so
+        many seconds have passed in which this process did not stand still, and after a stall not
+        before what lay unread has been handled (:mod:`flinkray.rpc.calls.patience`)."""
+        return self._mailbox.schedule_deadline(self._rpc_service.deadlines, seconds, fn)
+
+    def counted_time(self) -> float:
+        """Seconds, without those in which this process stood still: the clock of decisions that
+        compare *now* with a deadline of :meth:`schedule_deadline`."""
+        return self._rpc_service.deadlines.time()
+
     def create_task(
         self, coroutine: Coroutine[Any, Any, T], name: str | None = None
     ) -> asyncio.Task[T]:

@@ -291,6 +291,7 @@ class LocalRpcService(BaseRpcService):
         for endpoint in self.endpoints():
             endpoint.mailbox.abort()
         self.deadlines.close()
+        self.deadlines_of_calls.close()
         if self._executor is not None:
             self._executor.shutdown(wait=False)
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from flinkray.core.errors import RpcTimeoutError
 from flinkray.rpc.calls.call_context import outside_of_handler
+from flinkray.rpc.calls.patience import PatientDeadlines
 from flinkray.rpc.calls.watch import TerminationWatch
 from flinkray.rpc.gateway import RpcGateway
 from flinkray.rpc.handler_queue import HandlerQueue
@@ -32,6 +33,10 @@ class EndpointState(Enum):
     TERMINATED = "terminated"
 
 
+class _Cancellable(Protocol):
+    def cancel(self) -> None: ...
+
+
 class TimerHandle:
     """A scheduled call of an endpoint; ``cancel`` is idempotent."""
 
@@ -39,10 +44,10 @@ class TimerHandle:
 
     def __init__(self, timers: dict[TimerHandle, None]) -> None:
         self._timers = timers
-        self._handle: asyncio.TimerHandle | None = None
+        self._handle: _Cancellable | None = None
         timers[self] = None
 
-    def arm(self, handle: asyncio.TimerHandle) -> None:
+    def arm(self, handle: _Cancellable) -> None:
         self._handle = handle
 
     def cancel(self) -> None:
@@ -290,6 +295,21 @@ class Mailbox:
     def schedule_run_async(
         self, delay: float, fn: Callable[[], Awaitable[None] | None]
     ) -> TimerHandle:
+        return self._timer(partial(outside_of_handler, self._loop.call_later, delay), fn)
+
+    def schedule_deadline(
+        self,
+        deadlines: PatientDeadlines,
+        seconds: float,
+        fn: Callable[[], Awaitable[None] | None],
+    ) -> TimerHandle:
+        return self._timer(partial(deadlines.call_after, seconds), fn)
+
+    def _timer(
+        self,
+        start: Callable[[Callable[[], None]], _Cancellable],
+        fn: Callable[[], Awaitable[None] | None],
+    ) -> TimerHandle:
         self.validate_runs_in_main_thread()
         timer = TimerHandle(self._timers)
 
@@ -297,7 +317,7 @@ class Mailbox:
             self._timers.pop(timer, None)
             self._invoke(fn)
 
-        timer.arm(outside_of_handler(self._loop.call_later, delay, run))
+        timer.arm(start(run))
         if self._state is EndpointState.TERMINATED:
             timer.cancel()
         return timer

@@ -12,6 +12,7 @@ from typing import ClassVar, TypeVar
 from flinkray.core.clock import Clock
 from flinkray.core.ids import FencingToken
 from flinkray.rpc.calls.metrics import MetricSample, RpcMetrics
+from flinkray.rpc.calls.patience import PatientDeadlines
 from flinkray.rpc.calls.watch import TerminationWatch
 from flinkray.rpc.gateway import RpcGateway
 from flinkray.rpc.mailbox import HostedEndpoint
@@ -57,6 +58,8 @@ class RpcService(ABC):
     max_pending_bytes: int
     """The same for the size of these calls."""
     loop: asyncio.AbstractEventLoop
+    deadlines: PatientDeadlines
+    """After which this process gives others up; time in which it stood still does not count."""
     random: Random
     """Where the service's own chance comes from: in a simulation, the seed."""
 

@@ -24,12 +24,13 @@ async def within(seconds: float | None, awaitable: Awaitable[T]) -> T:
         done, _ = await asyncio.wait({task}, timeout=seconds)
     finally:
         task.cancel()  # no harm if it is done; a future, other than a task, is done by it
-        task.add_done_callback(_retrieve)
+        task.add_done_callback(retrieve)
     if not done:
         raise asyncio.TimeoutError
     return task.result()
 
 
-def _retrieve(task: asyncio.Future[Any]) -> None:
+def retrieve(task: asyncio.Future[Any]) -> None:
+    """When it is done and nobody asks: no complaint about its error."""
     if not task.cancelled():
         task.exception()

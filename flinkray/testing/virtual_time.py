@@ -5,6 +5,7 @@ The loop is a process of the simulation (:mod:`flinkray.testing.simulation`), th
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ from typing import Any, TypeVar
 from typing_extensions import ParamSpec
 
 from flinkray.testing.simulation.blocking import SimulatedExecutor
+from flinkray.testing.simulation.process import SimulatedProcess
 from flinkray.testing.simulation.scheduler import Scheduler
 from flinkray.testing.simulation.seeds import stream
 
@@ -55,3 +57,11 @@ def on_virtual_time(
         return run_on_virtual_time(test(*args, **kwargs))
 
     return run
+
+
+def block_for(seconds: float) -> None:
+    """Stand still for so long: as a callback does that blocks, or a process that is stopped."""
+    process = asyncio.get_running_loop()
+    if not isinstance(process, SimulatedProcess):
+        raise RuntimeError("only on virtual time can one stand still at no cost")
+    process.scheduler.now += seconds

@@ -345,9 +345,9 @@ async def test_calls_on_their_way_expire_no_more_when_their_service_is_closed() 
     peer = Peer(service)
     peer.ask(1, "hang", timeout=10.0)
     await asyncio.sleep(1)
-    assert len(service.deadlines) == 1
+    assert len(service.deadlines_of_calls) == 1
     await service.close()
-    assert len(service.deadlines) == 0
+    assert len(service.deadlines_of_calls) == 0
     assert peer.wire.story == ["close"]
 
 

@@ -19,8 +19,8 @@ from flinkray.core.errors import (
 from flinkray.rpc import LocalRpcService, RpcGateway, deadline, oneway
 from flinkray.rpc.calls.call_context import current_call, outside_of_handler
 from flinkray.rpc.calls.connection import ClientConnection, PendingAnswer
-from flinkray.rpc.calls.deadlines import Deadlines
 from flinkray.rpc.calls.metrics import MethodRecorder, RpcRecorder
+from flinkray.rpc.calls.patience import PatientDeadlines
 from flinkray.rpc.calls.proxy import Binding, asks_within, binding_of, make_proxy
 from flinkray.rpc.wire import codec
 from flinkray.rpc.wire.envelope import (
@@ -78,7 +78,7 @@ class Caller:
     def __init__(self, *numbers: int, max_frame_size: int = 1_000_000) -> None:
         """*numbers*: of the endpoints that were resolved."""
         self.loop = asyncio.get_running_loop()
-        self.deadlines = Deadlines(self.loop)
+        self.deadlines = PatientDeadlines(self.loop)
         self.line = Line()
         self.connection = ClientConnection("host", "1", self.line, self.deadlines, max_frame_size)
         self.connection.followed.update(numbers)
@@ -508,7 +508,7 @@ async def test_who_gives_a_connection_up_ends_its_transport(by_force: bool) -> N
 async def test_what_was_never_sent_was_not_handled() -> None:
     loop = asyncio.get_running_loop()
     opening = OpeningTransport(loop)
-    connection = ClientConnection("host", "1", opening, Deadlines(loop))
+    connection = ClientConnection("host", "1", opening, PatientDeadlines(loop))
     connection.followed.add(1)
     future = connection.ask("what", 1, "m", None, b"", None, MethodRecorder()).future
     connection.break_off("it could not be reached")
@@ -524,7 +524,7 @@ async def test_what_was_never_sent_was_not_handled() -> None:
 async def test_what_was_sent_while_a_connection_was_being_opened_goes_first() -> None:
     loop = asyncio.get_running_loop()
     opening = OpeningTransport(loop)
-    connection = ClientConnection("host", "1", opening, Deadlines(loop))
+    connection = ClientConnection("host", "1", opening, PatientDeadlines(loop))
     connection.followed.update((1, 2))
     for number in (1, 2):
         connection.tell("what", number, f"m{number}", None, b"")

@@ -13,8 +13,8 @@ from flinkray.core.errors import RecipientUnreachableError, RpcConnectionError
 from flinkray.rpc.calls.background_tasks import BackgroundTasks
 from flinkray.rpc.calls.connection import ClientConnection
 from flinkray.rpc.calls.connection_pool import IDLE_LOOKS, ConnectionPool, Opened
-from flinkray.rpc.calls.deadlines import Deadlines
 from flinkray.rpc.calls.metrics import MethodRecorder
+from flinkray.rpc.calls.patience import PatientDeadlines
 from flinkray.rpc.wire import codec
 from flinkray.rpc.wire.envelope import PROTOCOL_VERSION, RESOLVE, Kind, unpack_request
 from flinkray.rpc.wire.packing import pack
@@ -63,7 +63,7 @@ class Network:
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self.deadlines = Deadlines(self.loop)
+        self.deadlines = PatientDeadlines(self.loop)
         self.attempts: list[Attempt] = []
         self.opened: list[ClientConnection] = []
         self.lines: list[Line] = []

@@ -8,8 +8,8 @@ import pytest
 
 from flinkray.core.errors import RecipientUnreachableError, RpcConnectionError
 from flinkray.rpc.calls.connection import ClientConnection
-from flinkray.rpc.calls.deadlines import Deadlines
 from flinkray.rpc.calls.metrics import BUCKETS, LatencyHistogram, MethodRecorder, RpcRecorder
+from flinkray.rpc.calls.patience import PatientDeadlines
 from flinkray.rpc.calls.watch import TerminationWatch
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.rpc.peers import Wire
@@ -17,7 +17,7 @@ from tests.rpc.peers import Wire
 
 def connection() -> ClientConnection:
     loop = asyncio.get_running_loop()
-    made = ClientConnection("host", "1", Wire(), Deadlines(loop))
+    made = ClientConnection("host", "1", Wire(), PatientDeadlines(loop))
     made.followed.add(1)
     return made
 

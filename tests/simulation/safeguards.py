@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 from unittest.mock import patch
 
@@ -25,6 +26,7 @@ from flinkray.actors.job_master.slot_pool_connection import SlotPoolConnection
 from flinkray.actors.job_master.stored_checkpoints import StoredCheckpoints
 from flinkray.actors.job_master.task_deployer import TaskDeployer
 from flinkray.actors.resource_manager.slot_allocation import SlotAllocation
+from flinkray.actors.shared.one_way import tell
 from flinkray.actors.slot_pool.endpoint import SlotPool
 from flinkray.actors.task_executor import task_processes
 from flinkray.actors.task_executor.endpoint import TaskExecutor
@@ -46,6 +48,7 @@ from flinkray.ha.directory import FileDirectory
 from flinkray.ha.durable_checkpoint_stores import DurableCheckpointIDCounter
 from flinkray.ha.durable_stores import DurableJobGraphStore, DurableJobResultStore
 from flinkray.rpc import HeartbeatManager, RegisteredRpcConnection, RpcEndpoint
+from flinkray.rpc.calls import patience
 from flinkray.rpc.liveness import registration
 from flinkray.rpc.serving import dispatch
 from flinkray.rpc.wire.envelope import TELL, unpack_request
@@ -59,7 +62,12 @@ from flinkray.streaming.sinks.committables import CommittableCollector, Committa
 from flinkray.streaming.task import task as stream_task
 from flinkray.testing.simulation import Simulation
 from flinkray.testing.simulation.service import SimulatedRpcService
-from tests.simulation import registration_and_fencing, streaming_job, whole_cluster
+from tests.simulation import (
+    registration_and_fencing,
+    stalled_processes,
+    streaming_job,
+    whole_cluster,
+)
 
 Switch = Callable[[], AbstractContextManager[object]]
 
@@ -341,6 +349,14 @@ def _reconciling_without(what: str) -> Switch:
 
 def _unwatched(watch: Any) -> Any:
     return lambda self, target, on_terminated: watch(self, target, _nothing)
+
+
+def _says_goodbye(self: ResourceManagerRegistration, reason: str) -> None:
+    manager = self._leader.target_gateway
+    if manager is not None and self._instance_id is not None:
+        goodbye = manager.disconnect_task_executor(self._resource_id, self._instance_id, reason)
+        tell(self._task_executor, goodbye, "ResourceManager")
+    self._leader.reconnect(reason)
 
 
 FRAMEWORK: dict[str, Safeguard] = {
@@ -730,6 +746,18 @@ CHECKPOINTS: dict[str, Safeguard] = {
 }
 """Likewise, in the scenario of a streaming job."""
 
+PATIENCE: dict[str, Safeguard] = {
+    "looking again after stalls": Safeguard(
+        "a process that stood still gives nobody up before it has handled what lay unread",
+        _replace(patience, "PUNCTUAL", inf),
+    ),
+    "no goodbye to who is silent": Safeguard(
+        "a TaskExecutor that registers anew at a silent ResourceManager is not lost to it",
+        _replace(ResourceManagerRegistration, "_deaf", _says_goodbye),
+    ),
+}
+"""Likewise, where processes stand still and nothing else goes wrong."""
+
 
 @dataclass(frozen=True)
 class Scenario:
@@ -754,6 +782,11 @@ STREAMING = Scenario(
     CHECKPOINTS,
     lambda seed: Simulation(seed, faults=streaming_job.FAULTS, nodes=2),
     lambda simulation: streaming_job.StreamingJob(simulation).run(),
+)
+STALLS = Scenario(
+    PATIENCE,
+    lambda seed: Simulation(seed, nodes=2),
+    lambda simulation: stalled_processes.StalledProcesses(simulation).run(),
 )
 
 

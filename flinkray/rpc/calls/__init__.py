@@ -7,6 +7,7 @@ __all__ = [
     "connection_pool",
     "deadlines",
     "metrics",
+    "patience",
     "proxy",
     "tracing",
     "watch",

@@ -16,8 +16,8 @@ from flinkray.core.errors import (
     RpcSerializationError,
     RpcTimeoutError,
 )
-from flinkray.rpc.calls.deadlines import Deadlines
 from flinkray.rpc.calls.metrics import MethodRecorder
+from flinkray.rpc.calls.patience import PatientDeadlines
 from flinkray.rpc.calls.tracing import outgoing_trace
 from flinkray.rpc.clock import time_of
 from flinkray.rpc.wire import codec
@@ -136,7 +136,7 @@ class ClientConnection:
         process_name: str,
         incarnation: str,
         transport: Transport,
-        deadlines: Deadlines,
+        deadlines: PatientDeadlines,
         max_frame_size: int = MAX_FRAME_SIZE,
     ) -> None:
         self.process_name = process_name
@@ -282,7 +282,7 @@ class ClientConnection:
         answer = answer_type(self, sequence, what, timeout, begun, future, recorder)
         self._pending[sequence] = answer
         if timeout is not None:
-            self._deadlines.add(begun + timeout, answer)
+            self._deadlines.begin(begun, timeout, answer)
         return answer
 
     def tell(

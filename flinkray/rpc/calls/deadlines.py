@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from heapq import heapify, heappop, heappush
 from typing import Protocol
 
@@ -21,11 +22,11 @@ class Expirable(Protocol):
         """The deadline has passed and it is not over."""
 
 
-class Deadlines:
-    """Expires what is not over in time.
+class DeadlineHeap(ABC):
+    """What is not over yet, by deadline, and the timer that looks at it.
 
-    Most calls are over long before their deadline: those are not taken out one by one, but swept
-    out whenever as many have been added as were left by the sweep before.
+    Most of it is over long before its deadline: that is not taken out one by one, but swept out
+    whenever as many have been added as were left by the sweep before.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -35,16 +36,6 @@ class Deadlines:
         self._sweep_at = _SMALLEST_SWEEP
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: float
-
-    def add(self, when: float, expirable: Expirable) -> None:
-        """Expire it at *when*, in the loop's time, if it is not over by then."""
-        heap = self._heap
-        self._added += 1
-        heappush(heap, (when, self._added, expirable))
-        if len(heap) >= self._sweep_at:
-            self._sweep()
-        if self._timer is None or when < self._timer_at:
-            self._arm(when)
 
     def close(self) -> None:
         """Nothing expires any more."""
@@ -56,29 +47,58 @@ class Deadlines:
     def __len__(self) -> int:
         return len(self._heap)
 
+    @abstractmethod
+    def _timer_over(self) -> None:
+        """It is time to look at the heap."""
+
     def _arm(self, when: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = when
-        self._timer = self._loop.call_at(when, self._expire)
+        self._timer = self._loop.call_at(when, self._timer_over)
+
+    def _push(self, when: float, expirable: Expirable) -> None:
+        self._added += 1
+        heappush(self._heap, (when, self._added, expirable))
+        if len(self._heap) >= self._sweep_at:
+            self._sweep()
 
     def _sweep(self) -> None:
         self._heap = [entry for entry in self._heap if not entry[2].is_over]
         heapify(self._heap)
         self._sweep_at = max(_SMALLEST_SWEEP, 2 * len(self._heap))
 
-    def _expire(self) -> None:
+    def _nearest(self) -> float | None:
+        """When the next one expires; what is over before it is taken out."""
+        while self._heap and self._heap[0][2].is_over:
+            heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def _expire_until(self, when: float) -> None:
+        """What is added by what expires has to wait for another look."""
+        added = self._added
+        nearest = self._nearest()
+        while nearest is not None and nearest <= when and self._heap[0][1] <= added:
+            heappop(self._heap)[2].expire()
+            nearest = self._nearest()
+
+
+class Deadlines(DeadlineHeap):
+    """Expires what is not over in time, by the clock of others: of calls whose callers wait for so
+    long, whatever befalls this process meanwhile.
+
+    Those after which this process gives others up: :mod:`flinkray.rpc.calls.patience`.
+    """
+
+    def add(self, when: float, expirable: Expirable) -> None:
+        """Expire it at *when*, in the loop's time, if it is not over by then."""
+        self._push(when, expirable)
+        if self._timer is None or when < self._timer_at:
+            self._arm(when)
+
+    def _timer_over(self) -> None:
         self._timer = None
-        heap = self._heap
-        now = self._loop.time()
-        while heap:
-            when, _, expirable = heap[0]
-            if not expirable.is_over:
-                if when - now > _TOLERANCE:
-                    self._arm(when)
-                    return
-                heappop(heap)
-                expirable.expire()
-                heap = self._heap
-            else:
-                heappop(heap)
+        self._expire_until(self._loop.time() + _TOLERANCE)
+        when = self._nearest()
+        if when is not None and (self._timer is None or when < self._timer_at):
+            self._arm(when)

@@ -3,11 +3,8 @@
 The *sender* (a leader) asks every target for a heartbeat each interval; the *receiver* answers.
 Both sides notice silence.  Every method is to be called on the endpoint's main thread.
 
-Time in which this process itself stood still (it was stopped, its machine was suspended, a garbage
-collection or a blocking call took long) is no silence of others: what they sent meanwhile lies in
-its sockets and its mailbox.  So that time does not count, and after it there is a twentieth of the
-timeout to read what lies there before anybody is reported.  A target that is dead is found all the
-same: when the timeout, and that twentieth, have passed in this process's own time.
+Time in which this process itself stood still is no silence of others
+(:mod:`flinkray.rpc.calls.patience`).
 """
 
 from __future__ import annotations
@@ -24,12 +21,6 @@ from flinkray.rpc.mailbox import TimerHandle
 
 _RESOLUTION = 1e-6
 """Seconds: a timer that is early by less is not."""
-
-_PUNCTUAL = 0.01
-"""Seconds: a timer that is late by less tells of no stall."""
-
-_LOOKS = 20
-"""A timeout is watched in so many parts, for parts of it in which this process stood still."""
 
 OutT = TypeVar("OutT")
 InT = TypeVar("InT")
@@ -64,10 +55,8 @@ class HeartbeatSettings:
 class _Target(Generic[OutT]):
     send: Callable[[OutT], Awaitable[None]]
     deadline: float
-    """In the loop's time; moved by each heartbeat, and looked at when the timer is over."""
+    """In the time that counts; moved by each heartbeat, and looked at when the timer is over."""
     timer: TimerHandle
-    was_spared: bool = False
-    """Since its last heartbeat the deadline was put off once, for what lies unread."""
     last_heartbeat: float = 0.0
     failures: int = 0
 
@@ -95,16 +84,13 @@ class HeartbeatManager(Generic[OutT, InT]):
         monitored any more.
         """
         self._endpoint = endpoint
-        self._loop = endpoint.rpc_service.loop
+        self._now = endpoint.rpc_service.deadlines.time
         self._settings = settings
         self._payload = payload
         self._on_heartbeat = on_heartbeat
         self._on_timeout = on_timeout
         self._on_unreachable = on_unreachable
         self._targets: dict[ResourceID, _Target[OutT]] = {}
-        self._look_interval = settings.timeout / _LOOKS
-        self._last_look: float
-        self._looker: TimerHandle  # both while there are targets
 
     def monitor_target(
         self, target_id: ResourceID, send: Callable[[OutT], Awaitable[None]]
@@ -114,12 +100,9 @@ class HeartbeatManager(Generic[OutT, InT]):
         Monitoring a target again replaces *send* and begins anew.
         """
         self.unmonitor_target(target_id)
-        if not self._targets:
-            self._last_look = self._loop.time()
-            self._look_later()
         timeout = self._settings.timeout
         self._targets[target_id] = _Target(
-            send, self._loop.time() + timeout, self._start_timer(target_id, timeout)
+            send, self._now() + timeout, self._start_timer(target_id, timeout)
         )
 
     def unmonitor_target(self, target_id: ResourceID) -> None:
@@ -127,8 +110,6 @@ class HeartbeatManager(Generic[OutT, InT]):
         target = self._targets.pop(target_id, None)
         if target is not None:
             target.timer.cancel()
-            if not self._targets:
-                self._looker.cancel()
 
     def stop(self) -> None:
         """Monitor nothing any more."""
@@ -150,8 +131,7 @@ class HeartbeatManager(Generic[OutT, InT]):
             return
         target.last_heartbeat = self._endpoint.clock.time()
         target.failures = 0
-        target.deadline = self._loop.time() + self._settings.timeout
-        target.was_spared = False
+        target.deadline = self._now() + self._settings.timeout
         if self._on_heartbeat is not None:
             self._on_heartbeat(target_id, payload)
 
@@ -181,47 +161,17 @@ class HeartbeatManager(Generic[OutT, InT]):
             target.failures = 0
 
     def _start_timer(self, target_id: ResourceID, delay: float) -> TimerHandle:
-        return self._endpoint.schedule_run_async(delay, lambda: self._timer_over(target_id))
+        return self._endpoint.schedule_deadline(delay, lambda: self._timer_over(target_id))
 
     def _timer_over(self, target_id: ResourceID) -> None:
         """Silence, or a heartbeat has come since: one timer serves many of them."""
-        self._look()
         target = self._targets[target_id]
-        remaining = target.deadline - self._loop.time()
-        if remaining < -_PUNCTUAL:
-            remaining = self._spare(target)
+        remaining = target.deadline - self._now()
         if remaining > _RESOLUTION:
             target.timer = self._start_timer(target_id, remaining)
         else:
             self.unmonitor_target(target_id)
             self._on_timeout(target_id)
-
-    # --- stalls of this process ---------------------------------------------------------------
-
-    def _look_later(self) -> None:
-        self._looker = self._endpoint.schedule_run_async(self._look_interval, self._look_again)
-
-    def _look_again(self) -> None:
-        self._look_later()
-        self._look()
-
-    def _look(self) -> None:
-        """Whether this process stood still since the last look."""
-        now = self._loop.time()
-        stall = now - self._last_look - self._look_interval
-        self._last_look = now
-        if stall > self._look_interval:
-            for target in self._targets.values():
-                target.deadline += stall
-                self._spare(target)
-
-    def _spare(self, target: _Target[OutT]) -> float:
-        """Put a deadline off that is about to pass, once; returns what remains."""
-        now = self._loop.time()
-        if not target.was_spared and target.deadline < now + self._look_interval:
-            target.was_spared = True
-            target.deadline = now + self._look_interval
-        return target.deadline - now
 
 
 class HeartbeatSender(HeartbeatManager[OutT, InT]):

@@ -23,7 +23,6 @@ from flinkray.core.message import message
 from flinkray.rpc.calls.proxy import asks_within
 from flinkray.rpc.endpoint import RpcEndpoint
 from flinkray.rpc.gateway import RpcGateway
-from flinkray.rpc.time_limit import within
 
 logger = logging.getLogger(__name__)
 
@@ -153,7 +152,7 @@ class RetryingRegistration(Generic[G, S]):
             patience = service.jittered(timeout)
             try:
                 with asks_within(patience):
-                    response = await within(patience, registering)
+                    response = await service.deadlines.within(patience, registering)
             except (TimeoutError, asyncio.TimeoutError):
                 logger.debug(
                     "%s at %s did not answer the registration within %.1f s",

@@ -25,6 +25,7 @@ from flinkray.rpc.calls.connection import ClientConnection
 from flinkray.rpc.calls.connection_pool import ConnectionPool, Opened
 from flinkray.rpc.calls.deadlines import Deadlines
 from flinkray.rpc.calls.metrics import MetricSample, RpcMetrics, RpcRecorder
+from flinkray.rpc.calls.patience import PatientDeadlines
 from flinkray.rpc.calls.proxy import Binding, binding_of, make_proxy
 from flinkray.rpc.calls.watch import TerminationWatch
 from flinkray.rpc.gateway import RpcGateway
@@ -74,8 +75,9 @@ class BaseRpcService(RpcService):
         self.recorder = RpcRecorder()
         """For proxies and connections."""
         self._executor: ThreadPoolExecutor | None = None
-        self.deadlines = Deadlines(self.loop)
-        """For connections."""
+        self.deadlines = PatientDeadlines(self.loop)
+        self.deadlines_of_calls = Deadlines(self.loop)
+        """Of those that are handled here."""
         self._numbers = 0
         self._names = 0
         self._endpoints: dict[str, tuple[int, HostedEndpoint]] = {}
@@ -401,6 +403,7 @@ class BaseRpcService(RpcService):
         for peer in tuple(self._peers):
             peer.close()
         self.deadlines.close()
+        self.deadlines_of_calls.close()
         self._refusals.tell_rest()
         if self._executor is not None:
             self._executor.shutdown(wait=False)

@@ -86,7 +86,7 @@ class Host(Protocol):
     loop: asyncio.AbstractEventLoop
     process_name: str
     recorder: RpcRecorder
-    deadlines: Deadlines
+    deadlines_of_calls: Deadlines
     max_frame_size: int
     max_pending_calls: int
     max_pending_bytes: int
@@ -238,7 +238,7 @@ class ServerConnection:
 
     def expire_at(self, deadline: float, call: HandlerCall) -> None:
         """For calls: see :class:`~flinkray.rpc.calls.deadlines.Deadlines`."""
-        self._service.deadlines.add(deadline, call)
+        self._service.deadlines_of_calls.add(deadline, call)
 
     def _done(self, call: HandlerCall) -> None:
         seconds = self._time() - call.begun

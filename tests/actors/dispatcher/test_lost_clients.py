@@ -25,7 +25,7 @@ from flinkray.testing.cluster_under_test import scripted_job
 from flinkray.testing.mini_cluster import MiniCluster
 from flinkray.testing.simulated_cluster import SimulatedCluster
 from flinkray.testing.simulation import Simulation, simulate
-from flinkray.testing.virtual_time import on_virtual_time
+from flinkray.testing.virtual_time import block_for, on_virtual_time
 from flinkray.testing.waiting import eventually
 from tests.actors.bad_moments import RUNS
 from tests.actors.conftest import QUICK
@@ -83,6 +83,19 @@ async def test_the_client_of_a_job_that_has_ended_is_not_missed() -> None:
     all_of.leases.stop()
     await asyncio.sleep(60)
     assert all_of.missed == []
+
+
+@on_virtual_time
+async def test_a_client_that_was_heard_while_the_dispatcher_stood_still_is_not_missed() -> None:
+    all_of = Missing()
+    all_of.leases.begin(ONE, 20.0)
+    all_of.leases.begin(TWO, 20.0)
+    await asyncio.sleep(19.9)
+    block_for(600)
+    await asyncio.sleep(0.5)
+    all_of.leases.heard_of((ONE,))
+    await asyncio.sleep(10)
+    assert [job_id for job_id, _ in all_of.missed] == [TWO]
 
 
 # --- what follows ---------------------------------------------------------------------------------

@@ -47,7 +47,8 @@ async def test_a_job_gets_exactly_the_bundles_of_a_group_of_its_own(tmp_path: Pa
     assert group.is_own_of(job.job_id)
     assert group.bundles == (ONE_CPU, ONE_CPU)
     locations = [
-        location for _, location in job.master.calls_of(JobMasterGateway.register_task_executor)
+        report.location
+        for _, report in job.master.calls_of(JobMasterGateway.register_task_executor)
     ]
     assert sorted(location.bundle_index for location in locations) == [0, 1]
     assert {location.worker_group for location in locations} == {group.group_id}

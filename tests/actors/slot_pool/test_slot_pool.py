@@ -52,7 +52,7 @@ from flinkray.scheduler.slots.slot_requests import (
     SlotRequests,
 )
 from flinkray.testing import TestingGateway
-from flinkray.testing.virtual_time import on_virtual_time
+from flinkray.testing.virtual_time import block_for, on_virtual_time
 from tests.actors.resource_cluster import ONE_CPU, number
 
 JOB = number(JobID, 1)
@@ -265,6 +265,20 @@ async def test_request_times_out_with_and_without_a_resource_manager() -> None:
     assert len(await around.events(2)) == 2
     await around.is_declared(3)
     assert around.declared() == [0, 1, 0]
+
+
+@on_virtual_time
+async def test_request_is_served_by_an_offer_that_came_while_the_pool_stood_still() -> None:
+    """SP-14: its time was over when the pool went on."""
+    around = Surroundings()
+    pool = await around.start({"slot.request.timeout": "20 s"})
+    await pool.request_slots(wanted(1))
+    await asyncio.sleep(19.9)
+    block_for(300)
+    await asyncio.sleep(0.5)
+    assert await around.offer(pool, ALLOCATION, 0)
+    (event,) = await around.events(1)
+    assert isinstance(event, SlotAllocated)
 
 
 @on_virtual_time

@@ -27,7 +27,7 @@ from flinkray.core.ids import (
 from flinkray.scheduler.shared.slots import SlotOffer, SlotOfferAnswer
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.taking_over import TaskExecutorReport
-from flinkray.testing.virtual_time import on_virtual_time
+from flinkray.testing.virtual_time import block_for, on_virtual_time
 from tests.actors.resource_cluster import ONE_CPU, RM_TOKEN, number
 from tests.actors.task_executor_under_test import (
     JOB,
@@ -192,6 +192,22 @@ async def test_a_slot_that_no_job_takes_is_free_after_10_seconds(tmp_path: Path)
     assert freed[2] == A
     assert 10 <= bench.client.clock.monotonic() < 10.5
     assert bench.runner.cleaned == [], "nothing ran there"
+
+
+@on_virtual_time
+async def test_a_slot_is_kept_while_a_task_executor_that_stood_still_looks_again(
+    tmp_path: Path,
+) -> None:
+    """TM-21.  Its JobMaster has come meanwhile."""
+    bench = Bench(tmp_path)
+    executor = await bench.start()
+    await bench.request(executor, 0, A)
+    await asyncio.sleep(9.5)
+    master = bench.start_job_master()
+    block_for(100)
+    await master.wait_for(JobMasterGateway.offer_slots)
+    await asyncio.sleep(30)
+    assert bench.manager.calls_of(ResourceManagerGateway.notify_slot_available) == []
 
 
 @on_virtual_time

@@ -1,0 +1,19 @@
+"""Processes that stand still for a while: nobody is given up because of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from flinkray.testing.simulation import Simulation, simulate
+from tests.simulation.safeguards import STALLS, seeds_until_noticed
+from tests.simulation.stalled_processes import StalledProcesses
+
+
+@simulate(seeds=3, nodes=2)
+async def test_nobody_is_given_up_by_who_stood_still(simulation: Simulation) -> None:
+    await StalledProcesses(simulation).run()
+
+
+@pytest.mark.parametrize("name", STALLS.safeguards)
+def test_it_is_noticed_that_who_stood_still_gives_others_up(name: str) -> None:
+    assert seeds_until_noticed(STALLS, name, 0, 10) is not None
