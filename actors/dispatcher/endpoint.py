@@ -439,7 +439,11 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             log.warning("job %s: its JobMaster died: %s", job.job_id, reason)
             job.job_master_restarts.notify_failure(self.clock.monotonic())
             if not job.job_master_restarts.can_restart():
-                text = f"its JobMaster died {self._how_often_it_died()}, the last time: {reason}"
+                text = (
+                    f"its JobMaster died {self._how_often_it_died()}, the last time: {reason}. "
+                    "Its log says what killed it; jobmaster.max-failovers and "
+                    "jobmaster.failover-validity-interval say how often it may die"
+                )
                 await self._job_ended(job, job.failed(JobExecutionError(job.job_id, text), now))
                 await self._clean_up(job)
                 return

@@ -208,6 +208,8 @@ def test_endless_cause_is_cut_to_a_line_that_can_be_read(
 def test_run_of_a_job_that_somebody_else_cancels_exits_with_5(
     world: World, command: Command, script: str, output: Output
 ) -> None:
+    """DI-19: as the exit status of a cluster of one job says it in Flink."""
+
     async def cancel() -> None:
         (job_id,) = world.jobs
         world.end_on_loop(job_id, JobStatus.CANCELED)

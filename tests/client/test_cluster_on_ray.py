@@ -98,6 +98,8 @@ def test_cluster_is_started_once_looked_at_and_ended_without_a_trace(
 
 
 def test_cluster_started_by_a_client_ends_with_it_and_ray_goes_on() -> None:
+    """DI-19: one that is there for a single job is its client's, which has fetched the result by
+    then; a detached one is refused (tests/client/test_cli.py)."""
     with flinkray.connect(cluster_id="embedded") as client:
         assert client.list_jobs() == ()
         assert masters_of("flinkray-embedded") == {"Dispatcher", "ResourceManager"}

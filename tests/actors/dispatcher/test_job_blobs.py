@@ -24,6 +24,7 @@ from flinkray.core.errors import (
     DuplicateJobSubmissionError,
     FrameTooLargeError,
     JobSubmissionError,
+    RecipientUnreachableError,
 )
 from flinkray.core.ids import JobID, LeaderSessionID
 from flinkray.ha.services import DISPATCHER_ADDRESS
@@ -55,6 +56,11 @@ def large_job(*attempts: list[str], size: int = 30 * MIB) -> JobGraph:
 def stored_blobs(storage: Path, job_id: JobID) -> list[str]:
     owner = BlobOwner.of_job(job_id)
     return sorted(entry.name for entry in (storage / "blobs").glob(f"{owner}.*"))
+
+
+def stored(storage: Path) -> list[str]:
+    """All files of the cluster."""
+    return sorted(str(p.relative_to(storage)) for p in storage.rglob("*") if p.is_file())
 
 
 async def until_executing(cluster: MiniCluster, job_id: JobID) -> None:
@@ -224,6 +230,59 @@ async def test_a_dispatcher_that_stops_keeps_the_blobs_for_its_successor(tmp_pat
         cluster.crash("SparkDriver")
         assert (await cluster.result(job.job_id)).status is JobStatus.FINISHED
         assert stored_blobs(tmp_path, job.job_id) == []
+
+
+@on_virtual_time
+async def test_a_dispatcher_that_stops_leaves_all_of_a_running_job_and_says_nothing_of_its_end(
+    tmp_path: Path,
+) -> None:
+    """DI-12.  In Flink the job would be suspended; here it goes on meanwhile."""
+    async with cluster_and_client(tmp_path) as (cluster, connection):
+        job = large_job(["register", "wait"], size=2 * MIB)
+        await connection.submit(job, 60)
+        await until_executing(cluster, job.job_id)
+        dispatcher = await cluster.dispatcher()
+        asked = asyncio.ensure_future(dispatcher.request_job_result(job.job_id))
+        before = stored(tmp_path)
+        assert stored_blobs(tmp_path, job.job_id) != []
+        await cluster.client.stop("Dispatcher")
+        with pytest.raises(RecipientUnreachableError):
+            await asked
+        await asyncio.sleep(60)
+        assert stored(tmp_path) == before
+        arguments = ClusterArguments("local", QUICK, str(tmp_path))
+        factory = cluster.masters["Dispatcher"]
+        await cluster.client.spawn(
+            EndpointSpec("Dispatcher", "Dispatcher", factory, arguments, detached=True)
+        )
+        await until_executing(cluster, job.job_id)
+        details = await cluster.details(job.job_id)
+        assert (details.restarts, details.exceptions) == (0, ())
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        ("finish", JobStatus.FINISHED),
+        ("fail", JobStatus.FAILED),
+        ("wait", JobStatus.CANCELED),
+    ],
+)
+@on_virtual_time
+async def test_of_a_job_that_has_ended_only_its_result_is_left(
+    tmp_path: Path, end: str, status: JobStatus
+) -> None:
+    """DI-12"""
+    async with cluster_and_client(tmp_path) as (cluster, connection):
+        job = large_job(["register", "pause 5", end], size=2 * MIB)
+        await connection.submit(job, 60)
+        await until_executing(cluster, job.job_id)
+        assert stored_blobs(tmp_path, job.job_id) != []
+        if status is JobStatus.CANCELED:
+            await (await cluster.dispatcher()).cancel_job(job.job_id)
+        assert (await cluster.result(job.job_id)).status is status
+        [left] = [path for path in stored(tmp_path) if job.job_id.hex() in path]
+        assert left.startswith("job-results/")
 
 
 @on_virtual_time

@@ -141,6 +141,7 @@ async def test_a_savepoint_is_kept_that_a_job_needs_or_may_need(
 
 
 async def test_a_job_that_has_ended_needs_no_savepoint(savepoint: str) -> None:
+    """DI-10: and disposing of it deletes its files."""
     job = managed(OF_JOB, savepoint, is_given=True, job_master=NEEDS)
     job.outcome = ArchivedJob(ENDED, job.details())
     await dispose(savepoint, job)

@@ -441,3 +441,4 @@ async def test_deaths_of_job_masters_count_for_a_while_only(cluster: ChaosCluste
 
     assert result.status is JobStatus.FAILED
     assert "JobMaster died 3 times within 120 s" in (result.failure or "")
+    assert "jobmaster.max-failovers" in (result.failure or ""), "the way out"
