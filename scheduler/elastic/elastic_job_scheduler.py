@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from flinkray.core.errors import JobSubmissionError
 from flinkray.core.ids import ExecutionGraphID
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.elastic.parallelism import Parallelism, desired_slots, with_bounds
@@ -24,6 +25,7 @@ from flinkray.scheduler.graph.job_graph import (
     RestartStrategy,
     SchedulerMode,
 )
+from flinkray.scheduler.graph.validation import topological_order
 from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.job_scheduler import JobScheduler
 from flinkray.scheduler.job.job_scheduler_actions import (
@@ -33,6 +35,7 @@ from flinkray.scheduler.job.job_scheduler_actions import (
     TimerKey,
     TimerPurpose,
 )
+from flinkray.scheduler.job.take_over import CannotTakeOverError
 from flinkray.scheduler.job.transition_loop import Phase, Step, Steps, Transition
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import (
@@ -41,6 +44,8 @@ from flinkray.scheduler.shared.slots import (
     ResourceRequirements,
 )
 from flinkray.scheduler.shared.states import JobStatus
+from flinkray.scheduler.shared.taking_over import NOT_DEPLOYED, JobNotes
+from flinkray.scheduler.shared.tasks import unpack_numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +180,30 @@ class ElasticJobScheduler(JobScheduler):
         self._is_executing = False
         self._used.clear()
         return [*self._declare(), *self._scale(self._scaling.nothing_runs(now))]
+
+    def _noted_graph(self, notes: JobNotes, now: float) -> ExecutionGraph:
+        """With the parallelisms that the notes say; what it never deployed has numbers as high as
+        the others."""
+        order = topological_order(self._job_graph)
+        ids = (vertex.vertex_id for vertex in order)
+        noted = [number & ~NOT_DEPLOYED for number in unpack_numbers(notes.attempts)]
+        try:
+            return ExecutionGraph(
+                self._job_graph,
+                notes.graph_id,
+                now,
+                parallelism=dict(zip(ids, notes.parallelisms, strict=True)),
+                first_attempt=max([0, *(number - 1 for number in noted)]),
+            )
+        except JobSubmissionError as error:
+            raise CannotTakeOverError(f"its bounds are others by now: {error}") from error
+
+    def _adopted(self, now: float) -> Steps:
+        """It is executed with the parallelism that it has, until there is a reason for another."""
+        self._is_executing = True
+        self._used = Counter(group.profile for group in self._region_slots.groups)
+        parallelism = {v.vertex.vertex_id: v.parallelism for v in self._graph.vertices}
+        return [*self._declare(), *self._scale(self._scaling.take_over(parallelism, now))]
 
     def _execute(self, transition: ExecuteWith, now: float) -> Steps:
         if self._job.is_ending:

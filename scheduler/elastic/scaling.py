@@ -98,6 +98,14 @@ class ElasticScaling:
         self._waiting_since = self._changed_at = now
         return self._decide(now)
 
+    def take_over(self, parallelism: Parallelism, now: float) -> list[ScalingAction]:
+        """In place of :meth:`start`: it is executed with that, since an earlier JobMaster."""
+        self._state = _State.EXECUTING
+        self._parallelism = dict(parallelism)
+        self._waiting_since = self._changed_at = self._executing_since = now
+        self._story.add(now, f"executed with {sum(parallelism.values())} subtasks")
+        return self._decide(now)
+
     def slots_changed(self, slots: Sequence[ResourceProfile], now: float) -> list[ScalingAction]:
         """All slots that the job has, used or not.
 

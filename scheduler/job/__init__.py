@@ -6,6 +6,7 @@ __all__ = [
     "job_execution",
     "job_scheduler",
     "job_scheduler_actions",
+    "take_over",
     "transition_loop",
     "transitions",
 ]

@@ -18,8 +18,8 @@ from flinkray.scheduler.shared.tasks import pack_array, unpack_numbers
 class JobNotebook:
     """The notes of one execution graph.
 
-    They change with deployments only.  That an attempt was given up and its successor is not
-    deployed yet is written down when something else is: until then nothing depends on it.
+    They change when attempts are deployed, and when they are given up: then the next JobMaster need
+    not take them for lost, and restart them once more.
     """
 
     def __init__(self, graph: ExecutionGraph, *, takeovers: int = 0) -> None:
@@ -53,6 +53,7 @@ class JobNotebook:
         for vertex in transition.vertices:
             if attempts[vertex.ordinal]:
                 attempts[vertex.ordinal] = (vertex.current.attempt_number + 1) | NOT_DEPLOYED
+                self._is_new = True
         return ()
 
     def to_be_noted(self) -> None:

@@ -20,7 +20,7 @@ from flinkray.core.ids import (
 )
 from flinkray.core.kv_states import KvStateRegistration
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
-from flinkray.scheduler.checkpoints.messages import CheckpointAnswer
+from flinkray.scheduler.checkpoints.messages import AwaitCheckpoint, CheckpointAnswer
 from flinkray.scheduler.execution.execution_graph import (
     Execution,
     ExecutionGraph,
@@ -741,15 +741,27 @@ class JobScheduler:
             self._coordinators.adopt(CoordinatorKind.SOURCE_ENUMERATORS, place.attempt_number, now)
         deployed = plan.deployed
         new = tuple(subtask for subtask in subtasks if subtask.ordinal not in deployed)
+        restores = notes.restores
+        if place is not None and place.restores is not None:
+            restores = max(restores, place.restores)
         steps: list[Step] = [
             adopted,
             *self._job.change(JobStatus.RUNNING, now, plan.summary),
-            t.CheckpointsAdopted(notes.restores, transition.begun_checkpoints),
         ]
-        if new:
-            steps.append(t.RestoreState(new, ()))
         if plan.ended:
             steps.append(t.TasksReported(tuple(attempt.state for attempt in plan.ended)))
+        steps.append(t.CheckpointsAdopted(restores, transition.begun_checkpoints))
+        if new:
+            steps.append(t.RestoreState(new, ()))
+        awaiting = tuple(
+            AwaitCheckpoint(
+                self.job_id, subtasks[a.ordinal].current.attempt_id, a.awaits_checkpoint
+            )
+            for a in plan.running
+            if a.awaits_checkpoint is not None
+        )
+        if awaiting:
+            steps.append(t.CheckpointAnswered(awaiting))
         if plan.kv_states:
             steps.append(t.KvStatesRegistered(tuple(plan.kv_states)))
         steps.append(t.StartScheduling())
@@ -766,10 +778,14 @@ class JobScheduler:
                 ((o,), failure_of_contradicting(subtasks[o], r)) for o, r in plan.contradicting
             ]
             steps.append(t.SubtasksFailed(tuple(failures)))
-        if place is not None and place.restores not in (None, notes.restores):
+        if restores != notes.restores:
             text = "the sources were restored, and nobody has noted that tasks were"
             steps.append(t.GlobalFailure(Failure(text)))
-        return [*steps, t.NothingRuns()]
+        return [*steps, *self._adopted(now), t.NothingRuns()]
+
+    def _adopted(self, now: float) -> Steps:
+        """The execution graph of an earlier JobMaster is this one's."""
+        return ()
 
     def _start(self, transition: t.StartJob, now: float) -> Steps:
         steps = self._formats.initialize(now)

@@ -65,6 +65,7 @@ class RunningAttempt:
     ordinal: int
     slot: AllocatedSlot
     state: ExecutionState
+    awaits_checkpoint: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +250,6 @@ class TakeOver:
         """
         plan = TakeOverPlan()
         seen: dict[int, None] = {}
-        versions: dict[JobVertexID, int] = {}
         for report in reports:
             plan.kv_states += report.kv_states
             slots = {slot.allocation_id: slot for slot in report.slots}
@@ -263,7 +263,7 @@ class TakeOver:
                         continue
                     seen[ordinal] = None
                     self._add(plan, ordinal, found, report.location, slots, agreed)
-                    self._add_max_parallelism(plan, found, versions)
+                    plan.max_parallelism[found.vertex.vertex_id] = found.vertex.max_parallelism
         self._add_finished(plan, finished, seen)
         self._add_missing(plan, seen)
         in_use = {attempt.slot.allocation_id for attempt in plan.running}
@@ -332,7 +332,7 @@ class TakeOver:
             plan.missing.append((ordinal, f"it runs in {where} ({allocation_id})"))
             return
         state = task.state if task.state in _RUNS else ExecutionState.RUNNING
-        plan.running.append(RunningAttempt(ordinal, slot, state))
+        plan.running.append(RunningAttempt(ordinal, slot, state, task.awaits_checkpoint))
         contradiction = self._contradiction(vertex, found, agreed)
         if contradiction is not None:
             plan.contradicting.append((ordinal, contradiction))
@@ -395,16 +395,6 @@ class TakeOver:
         ):
             return None
         return f"it reads from other attempts of {name} than those that count"
-
-    @staticmethod
-    def _add_max_parallelism(
-        plan: TakeOverPlan, found: _Found, versions: dict[JobVertexID, int]
-    ) -> None:
-        vertex = found.vertex
-        version = found.parts[found.task.deployment.vertex].version
-        if version >= versions.get(vertex.vertex_id, -1):
-            versions[vertex.vertex_id] = version
-            plan.max_parallelism[vertex.vertex_id] = vertex.max_parallelism
 
     def _add_finished(
         self, plan: TakeOverPlan, finished: Iterable[FinishedTask], seen: dict[int, None]

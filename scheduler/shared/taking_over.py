@@ -72,6 +72,9 @@ class ReportedTask:
     """How it ended; None: it runs."""
     is_stopping: bool = False
     """It has been told to stop with a savepoint."""
+    awaits_checkpoint: int | None = None
+    """It ends when a checkpoint later than this one is complete, and has said so; 0: any.  None: it
+    has not said so, and waits at most for the next periodic one."""
 
 
 @message

@@ -18,12 +18,13 @@ from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.job.job_scheduler import JobScheduler
 from flinkray.scheduler.job.job_scheduler_actions import (
     AdoptSlots,
+    CancelTasks,
     DeployTasks,
     JobSchedulerAction,
     NoteFinished,
     NoteJob,
 )
-from flinkray.scheduler.shared.slots import AllocatedSlot, SameWorkerGroup
+from flinkray.scheduler.shared.slots import AllocatedSlot, SameWorkerGroup, WorkerLocation
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.taking_over import (
     FinishedTask,
@@ -43,11 +44,13 @@ from flinkray.scheduler.slots.slot_ledger import SlotLedger
 from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
     ReturnSlots,
+    SlotEvent,
     SlotRequest,
     SlotRequests,
+    SlotsLost,
 )
-from tests.scheduler.builders import JOB, id_of
-from tests.scheduler.tasks_under_test import TasksUnderTest
+from tests.scheduler.builders import JOB, id_of, only
+from tests.scheduler.tasks_under_test import EARLY, TasksUnderTest
 
 Producers = dict[tuple[IntermediateDataSetID, int], int]
 """Partition -> the number of the attempt that has produced it."""
@@ -69,6 +72,8 @@ class TakenOverJob(TasksUnderTest):
         self.ledger = SlotLedger()
         self.slots: dict[AllocationID, AllocatedSlot] = {}
         """Those that the job has at TaskExecutors."""
+        self.locations: dict[ResourceID, WorkerLocation] = {}
+        """Of the TaskExecutors that are there."""
         self.task_states: dict[ExecutionAttemptID, ExecutionState] = {}
         """Of tasks, as their TaskExecutors know them."""
         self.ends: dict[ExecutionAttemptID, TaskExecutionState] = {}
@@ -87,13 +92,25 @@ class TakenOverJob(TasksUnderTest):
     # --- what is said to others -------------------------------------------------------------------
 
     def tell(self, event: str, *args: object) -> list[JobSchedulerAction]:
+        if event == "slot_events":
+            self._slots_lost(args[0])  # type: ignore[arg-type]
         if self.carried_out is None:
             return super().tell(event, *args)
         self.now += 1.0
         actions: list[JobSchedulerAction] = getattr(self.scheduler, event)(*args, self.now)
-        for action in actions[: self.carried_out]:
+        actions = actions[: self.carried_out]
+        self.log += actions
+        for action in actions:
             self._carry_out(action)
-        return []
+        return actions
+
+    def _slots_lost(self, events: Iterable[SlotEvent]) -> None:
+        events = tuple(events)
+        for lost in only(events, SlotsLost):
+            self.ledger.remove(lost.allocations)
+            for allocation_id in lost.allocations:
+                self.slots.pop(allocation_id, None)
+        self.ledger.told(events)
 
     def _carry_out(self, action: JobSchedulerAction) -> None:
         match action:
@@ -116,9 +133,16 @@ class TakenOverJob(TasksUnderTest):
                 self.ledger.cancelled(action)
             case ReturnSlots():
                 self.ledger.returned(action)
+            case CancelTasks(_, attempts):
+                self._cancelled(attempts)
         super()._carry_out(action)
         if isinstance(action, DeployTasks):
             self._deployed(action)
+
+    def _cancelled(self, attempts: Iterable[ExecutionAttemptID]) -> None:
+        for attempt_id in attempts:
+            if attempt_id in self.task_states:
+                self.task_states[attempt_id] = ExecutionState.CANCELING
 
     def _deployed(self, action: DeployTasks) -> None:
         assert self.notes is not None
@@ -136,6 +160,7 @@ class TakenOverJob(TasksUnderTest):
         free = [s for a, s in self.slots.items() if a not in self.reserved and self.is_clean(a)]
         slot = free[0] if free else super().new_slot()
         self.slots[slot.allocation_id] = slot
+        self.locations[slot.location.resource_id] = slot.location
         self.ledger.add(slot)
         return slot
 
@@ -169,7 +194,7 @@ class TakenOverJob(TasksUnderTest):
                 self.tasks.pop(attempt_id, None)
                 self.task_states.pop(attempt_id, None)
                 self.ends[attempt_id] = TaskExecutionState(JOB, attempt_id, state, failure)
-            elif attempt_id in self.task_states:
+            elif self.task_states.get(attempt_id) in EARLY:
                 self.task_states[attempt_id] = state
 
     def lose_task_executor(self, name: str) -> list[JobSchedulerAction]:
@@ -186,13 +211,14 @@ class TakenOverJob(TasksUnderTest):
         }
         self.tasks = {a: t for a, t in self.tasks.items() if self.where[a] != resource_id}
         self.task_executors.pop(resource_id, None)
+        self.locations.pop(resource_id, None)
         self.ledger.remove_all_on(resource_id)
 
     # --- another JobMaster ------------------------------------------------------------------------
 
     def reports(self) -> list[TaskExecutorReport]:
         """Of all TaskExecutors, as they are now."""
-        return [self._report(name) for name in sorted(self.task_executors)]
+        return [self._report(name) for name in sorted(self.locations)]
 
     def _report(self, name: ResourceID) -> TaskExecutorReport:
         graphs: dict[ExecutionGraphID, list[ReportedTask]] = {}
@@ -210,7 +236,7 @@ class TakenOverJob(TasksUnderTest):
             of_graph = parts.setdefault(attempt_id.graph_id, {})
             of_graph.update((part.key, part) for part in self.parts[attempt_id])
         return TaskExecutorReport(
-            self.task_executors[name].location,
+            self.locations[name],
             tuple(s for s in self.slots.values() if s.location.resource_id == name),
             tuple(ReportedGraph(g, tuple(parts[g].values()), tuple(t)) for g, t in graphs.items()),
         )
@@ -231,8 +257,12 @@ class TakenOverJob(TasksUnderTest):
             now=self.now,
             random=lambda: 0.5,
         )
-        for name in sorted(self.task_executors):
+        self.recover()
+        for name in sorted(self.locations):
             self.scheduler.task_executor_registered(name)
+
+    def recover(self) -> None:
+        """What is stored, before all else."""
 
     def take_over(
         self,
@@ -241,13 +271,17 @@ class TakenOverJob(TasksUnderTest):
     ) -> list[JobSchedulerAction]:
         """By the next JobMaster, with what is noted and reported."""
         reports = self.reports() if reports is None else list(reports)
-        noted = self.notes, tuple(self.finished.values()), reports
+        noted = self.reached(self.notes), tuple(self.finished.values()), reports
         self.now += 1.0
         actions = self.scheduler.take_over(*noted, self.now, begun_checkpoints or {})
         self.log += actions
         for action in actions:
             self._carry_out(action)
         return actions
+
+    def reached(self, notes: JobNotes | None) -> JobNotes | None:
+        """With what the coordinator of the sources says, if it is there."""
+        return notes
 
     def replace_job_master(self) -> list[JobSchedulerAction]:
         """It dies, and the next one takes over."""

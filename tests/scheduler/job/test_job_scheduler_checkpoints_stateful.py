@@ -44,7 +44,7 @@ from flinkray.scheduler.checkpoints.properties import (
 from flinkray.scheduler.checkpoints.statistics import state_locations
 from flinkray.scheduler.execution.regions import PipelinedRegions
 from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfiguration
-from flinkray.scheduler.graph.job_graph import FixedDelayRestart, RestartStrategy
+from flinkray.scheduler.graph.job_graph import FixedDelayRestart, JobGraph, RestartStrategy
 from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.coordinator_events import CoordinatorID
 from flinkray.scheduler.job.job_scheduler_actions import (
@@ -115,6 +115,8 @@ class CheckpointedTasksMachine(TasksMachine):
     """Beside the world of tasks: files, pointers to what is durable, and who knows what."""
 
     tasks: CheckpointedJob
+    most_surplus = 1
+    """Checkpoints that may be durable at the end besides those that are retained."""
 
     @initialize(
         shape=stream_jobs(),
@@ -149,7 +151,7 @@ class CheckpointedTasksMachine(TasksMachine):
         )
         self.graph = execution_graph(vertices=vertices, edges=edges)
         self.regions = PipelinedRegions(self.graph)
-        self.tasks = CheckpointedJob(graph, slots_each=2)
+        self.tasks = self.new_job(graph)
         self.timers, self.cancelled, self.kept = [], set(), {}
         self.preparing: list[PrepareCheckpoint] = []
         self.asked: list[SnapshotCoordinators] = []
@@ -174,6 +176,9 @@ class CheckpointedTasksMachine(TasksMachine):
         self.unanswered: set[int] = set()
         self.closed = 0
         self.act("start")
+
+    def new_job(self, graph: JobGraph) -> CheckpointedJob:
+        return CheckpointedJob(graph, slots_each=2)
 
     def act(self, event: str, *args: object) -> None:
         if event == "report" and args[1] is ExecutionState.FINISHED:
@@ -343,7 +348,7 @@ class CheckpointedTasksMachine(TasksMachine):
         assert task.restores == self.restores
         attempt_id = self.attempt(*place, task.attempt_number)
         latest = max(self.durable, default=None)
-        if task.attempt_number == 0:
+        if self.begins_anew(task):
             assert task.restored is None
             return
         if latest is None:
@@ -360,6 +365,9 @@ class CheckpointedTasksMachine(TasksMachine):
         if task.restored.state is not None:
             assert set(paths(task.restored.state)) <= self.disk, "restored from nothing"
             self.base[attempt_id] = {latest: shared(task.restored.state)}
+
+    def begins_anew(self, task: TaskDeployment) -> bool:
+        return task.attempt_number == 0
 
     # --- what becomes of it -----------------------------------------------------------------------
 
@@ -579,7 +587,7 @@ class CheckpointedTasksMachine(TasksMachine):
             self.go_on()
             assert self.closed == 1
             assert not self.unanswered
-            assert len(self.durable) <= self.configuration.max_retained + 1
+            assert len(self.durable) <= self.configuration.max_retained + self.most_surplus
 
 
 def paths(state: TaskState) -> list[str]:
