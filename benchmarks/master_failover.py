@@ -1,8 +1,9 @@
 """How soon the next master leads when the one that led is killed, on Ray and a real ZooKeeper.
 
-A cluster with standbys; its Dispatcher and its ResourceManager are killed by SIGKILL in turn.
-Printed is the time from the kill until another one has confirmed that it leads, and until it has
-answered a client.
+A cluster with standbys; its Dispatcher, its ResourceManager and the JobMaster of a job are killed
+by SIGKILL in turn.  Printed is the time from the kill until another one has confirmed that it
+leads, and until the Dispatcher has answered a client, for which it asks the ResourceManager or the
+JobMaster.
 
 Needs ZooKeeper's server (Debian's package ``zookeeper``), which is started on a port of its own.
 
@@ -19,6 +20,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +37,7 @@ from kazoo.exceptions import NoNodeError  # noqa: E402
 
 import flinkray  # noqa: E402
 from flinkray.client import ClusterClient  # noqa: E402
+from flinkray.client.python_job import python_job  # noqa: E402
 from flinkray.rpc.ray.directory import RayDirectory  # noqa: E402
 from tests.zookeeper_server import ZooKeeperServer, why_not  # noqa: E402
 
@@ -59,6 +62,7 @@ def servers(session_timeout: str) -> Iterator[tuple[ClusterClient, KazooClient]]
             "high-availability.zookeeper.quorum": server.hosts,
             "high-availability.zookeeper.client.session-timeout": session_timeout,
             "cluster.standby-masters": "1",
+            "jobmaster.max-failovers": "1000",
         }
         with (
             tempfile.TemporaryDirectory(prefix="flinkray-bench-") as storage,
@@ -73,12 +77,14 @@ def servers(session_timeout: str) -> Iterator[tuple[ClusterClient, KazooClient]]
         server.close()
 
 
-def leader(znodes: KazooClient, component: str) -> str | None:
+def leader(znodes: KazooClient, component: str) -> tuple[str, str] | None:
+    """Name of its process, and its session."""
     try:
         data, _ = znodes.get(f"{ZNODE}/{component}/connection_info")
     except NoNodeError:
         return None
-    return str(json.loads(data)["address"]).partition("/")[0]
+    published = json.loads(data)
+    return str(published["address"]).partition("/")[0], str(published["session"])
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
@@ -89,25 +95,35 @@ def until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(LOOK)
 
 
-def kill_once(client: ClusterClient, znodes: KazooClient, component: str) -> tuple[float, float]:
-    """Seconds until another one leads, and until it has answered."""
+def kill_once(
+    znodes: KazooClient, component: str, contenders: int, ask: Callable[[], object]
+) -> tuple[float, float]:
+    """Seconds until another one leads, and until *ask* is answered."""
     latches = f"{ZNODE}/{component}/latch"
-    until(lambda: len(znodes.get_children(latches)) == 2, "both to be there")
+    until(lambda: leader(znodes, component) is not None, f"a leader of {component}")
+    until(lambda: len(znodes.get_children(latches)) == contenders, "all to be there")
+    ask()
     before = leader(znodes, component)
     assert before is not None
-    record = RayDirectory(f"flinkray-{CLUSTER_ID}").get(before)
+    record = RayDirectory(f"flinkray-{CLUSTER_ID}").get(before[0])
     assert record is not None
     began = time.monotonic()
     os.kill(record.pid, signal.SIGKILL)
     until(lambda: leader(znodes, component) not in (None, before), "another leader")
     led = time.monotonic() - began
-    client.cluster_overview()  # by the Dispatcher, which asks the ResourceManager
+    ask()
     return led, time.monotonic() - began
+
+
+def wait(context: object) -> None:
+    """The job's only task."""
+    while True:
+        time.sleep(1)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--kills", type=int, default=10, help="of each kind of master (10)")
+    parser.add_argument("--kills", type=int, default=10, help="of each kind (10)")
     parser.add_argument("--session-timeout", default="4 s", help="of ZooKeeper (4 s)")
     arguments = parser.parse_args()
     if reason := why_not():
@@ -116,17 +132,20 @@ def main() -> None:
     for name, value in facts("flinkray", "ray", "kazoo").items():
         print(f"{name:<28}{value}")
     ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
-    times: dict[str, list[tuple[float, float]]] = {component: [] for component in COMPONENTS}
+    times: dict[str, list[tuple[float, float]]] = defaultdict(list)
     with servers(arguments.session_timeout) as (client, znodes):
+        job = client.submit(python_job(wait))
         for _ in range(arguments.kills):
-            for component in COMPONENTS:
-                times[component].append(kill_once(client, znodes, component))
+            for component, kind in COMPONENTS.items():
+                times[kind].append(kill_once(znodes, component, 2, client.cluster_overview))
+            times["JobMaster"].append(kill_once(znodes, job.job_id.hex(), 1, job.details))
+        job.cancel()
     ray.shutdown()
     print(f"\nseconds from SIGKILL, of {arguments.kills}: median, most\n")
     print(f"{'':<18}{'another one leads':<22}{'and has answered'}")
     is_met = True
-    for component, kind in COMPONENTS.items():
-        led, answered = zip(*times[component], strict=True)
+    for kind, of_kind in times.items():
+        led, answered = zip(*of_kind, strict=True)
         cells = [f"{statistics.median(of):.2f}, {max(of):.2f}" for of in (led, answered)]
         print(f"{kind:<18}{cells[0]:<22}{cells[1]}")
         is_met &= statistics.median(led) <= GOAL

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from flinkray.actors.gateways import DispatcherGateway
@@ -67,6 +68,8 @@ class DispatcherConnection(LeaderRetrievalListener):
         self._leader: tuple[str, LeaderSessionID] | None = None
         self._gateway: DispatcherGateway | None = None
         self._error: Exception | None = None
+        self._told = asyncio.Event()
+        """A leader was told since the last attempt began."""
 
     @property
     def rpc_service(self) -> RpcService:
@@ -86,9 +89,12 @@ class DispatcherConnection(LeaderRetrievalListener):
         known = address is not None and session_id is not None
         self._leader = (address, session_id) if known else None  # type: ignore[assignment]
         self._gateway = None
+        if known:
+            self._told.set()
 
     def handle_error(self, error: Exception) -> None:
         self._error = error
+        self._told.set()
 
     async def ask(
         self,
@@ -168,6 +174,7 @@ class DispatcherConnection(LeaderRetrievalListener):
         delay, failing_since = _FIRST_DELAY, counted_time()
         while True:
             started = counted_time()
+            self._told.clear()
             try:
                 return await call(await self._connect())
             except RpcError as error:
@@ -183,7 +190,8 @@ class DispatcherConnection(LeaderRetrievalListener):
                         f"cannot be reached since {now - failing_since:.0f} s ({error}); "
                         "look with: flinkray cluster status"
                     ) from error
-            await self._rpc_service.pause(delay)
+            with suppress(asyncio.TimeoutError):
+                await within(self._rpc_service.jittered(delay), self._told.wait())
             delay = min(2 * delay, _LONGEST_DELAY)
 
     async def _connect(self) -> DispatcherGateway:

@@ -8,7 +8,7 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import ray
@@ -211,13 +211,16 @@ def head_node_id() -> str | None:
 
 
 def nodes_for_masters(number: int) -> list[str | None]:
-    """Hex ids of the nodes for so many masters of a kind: Ray's head, then others, and again from
-    the first of these.  None: Ray does not say."""
-    head = head_node_id()
+    """Hex ids of the nodes for so many masters of a kind; None: Ray does not say."""
     alive = sorted(str(node["NodeID"]) for node in ray.nodes() if node["Alive"])
+    return places_of_masters(head_node_id(), alive, number)
+
+
+def places_of_masters(head: str | None, alive: Sequence[str], number: int) -> list[str | None]:
+    """The head node, then the other nodes, and again from the first of these; the head alone where
+    there is no other."""
     others: list[str | None] = [node for node in alive if node != head]
-    others = others or [head]
-    return [head, *itertools.islice(itertools.cycle(others), number - 1)]
+    return [head, *itertools.islice(itertools.cycle(others or [head]), number - 1)]
 
 
 def actors_of(namespace: str) -> list[str]:

@@ -56,6 +56,7 @@ from flinkray.scheduler.reports.job_info import (
     JobOverview,
     JobProgress,
     JobResult,
+    MasterInfo,
 )
 from flinkray.scheduler.resources.cluster_partitions import ClusterDataSet
 from flinkray.scheduler.shared.states import JobStatus
@@ -239,9 +240,13 @@ class ScriptedDispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
 
     async def request_cluster_overview(self) -> ClusterOverview:
         profile = ResourceProfile(2.0, 2**30)
-        return ClusterOverview(
-            "0.1.0", (), 0, 0, await self.list_jobs(), profile, profile, "http://127.0.0.1:8265"
+        masters = (
+            MasterInfo("Dispatcher", "Dispatcher-2", ("Dispatcher", "Dispatcher-3")),
+            MasterInfo("ResourceManager", "ResourceManager", ()),
         )
+        url = "http://127.0.0.1:8265"
+        jobs = await self.list_jobs()
+        return ClusterOverview("0.1.0", (), 0, 0, jobs, profile, profile, url, masters)
 
     async def shut_down_cluster(self) -> None:
         raise AssertionError("no test asks for it")

@@ -377,6 +377,8 @@ def test_cluster_status_says_where_to_look(command: Command, output: Output) -> 
     out, _ = output()
     assert "dashboard   http://127.0.0.1:8265" in out
     assert "ray list actors --filter ray_namespace=flinkray-default" in out
+    assert "leads       Dispatcher-2 (standing by: Dispatcher, Dispatcher-3)" in out
+    assert "leads       ResourceManager (nobody stands by)" in out
     assert "resources   2 CPU, 1g memory free of 2 CPU, 1g memory" in out
 
 

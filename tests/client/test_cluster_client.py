@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from flinkray.client import dispatcher_connection
 from flinkray.client.cluster_client import ClientClosedError, ClusterClient
 from flinkray.core.errors import (
     ConfigurationError,
@@ -186,6 +187,29 @@ def test_questions_wait_for_the_leader_session_that_the_dispatcher_has() -> None
         assert not answer.done()
         world.loop.run(tell(world.session))
         assert answer.result(30) == ()
+
+
+def test_a_question_is_asked_as_soon_as_somebody_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """HA-27: and not when the next attempt is due."""
+    monkeypatch.setattr(dispatcher_connection, "_FIRST_DELAY", 1000.0)
+    retriever = ToldRetriever()
+    with scripted_cluster(retriever) as (world, client):
+        answer = client._start(client._connection.ask("list", lambda g: g.list_jobs(), None))
+
+        async def tell() -> None:
+            assert retriever.listener is not None
+            retriever.listener.notify_leader_address(None, None)
+            await asyncio.sleep(0)
+            retriever.listener.notify_leader_address(ADDRESS, world.session)
+
+        world.loop.run(tell())
+        assert answer.result(30) == ()
+
+
+def test_that_nobody_leads_is_told() -> None:
+    refused = pytest.raises(RpcConnectionError, match=r"cluster 'test' .*no Dispatcher leads")
+    with scripted_cluster(ToldRetriever(), unreachable_limit=0.1) as (_, client), refused:
+        client.list_jobs()
 
 
 def test_dispatcher_that_is_gone_for_good_is_given_up_with_the_way_out() -> None:
