@@ -3,7 +3,7 @@
 A cluster with standbys; its Dispatcher, its ResourceManager and the JobMaster of a job are killed
 by SIGKILL in turn.  Printed is the time from the kill until another one has confirmed that it
 leads, and until the Dispatcher has answered a client, for which it asks the ResourceManager or the
-JobMaster.
+JobMaster.  A kill waits until all that stand by, and all prestarted processes, are there again.
 
 Needs ZooKeeper's server (Debian's package ``zookeeper``), which is started on a port of its own.
 
@@ -46,6 +46,8 @@ ZNODE = f"/flinkray/{CLUSTER_ID}/leader"
 COMPONENTS = {"dispatcher": "Dispatcher", "resource_manager": "ResourceManager"}
 GOAL = 1.0
 """Seconds from a kill until another one leads, median."""
+PRESTARTED = 3
+"""As many as a cluster has ready as it comes."""
 LONGEST = 60.0
 LOOK = 0.002
 
@@ -102,10 +104,12 @@ def kill_once(
     latches = f"{ZNODE}/{component}/latch"
     until(lambda: leader(znodes, component) is not None, f"a leader of {component}")
     until(lambda: len(znodes.get_children(latches)) == contenders, "all to be there")
+    directory = RayDirectory(f"flinkray-{CLUSTER_ID}")
+    until(lambda: len(directory.ready_prestarted()) >= PRESTARTED, "prestarted processes")
     ask()
     before = leader(znodes, component)
     assert before is not None
-    record = RayDirectory(f"flinkray-{CLUSTER_ID}").get(before[0])
+    record = directory.get(before[0])
     assert record is not None
     began = time.monotonic()
     os.kill(record.pid, signal.SIGKILL)

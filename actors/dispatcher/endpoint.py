@@ -31,6 +31,7 @@ from flinkray.actors.gateways.messages import (
 )
 from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken
 from flinkray.actors.shared.cluster_services import ClusterServices
+from flinkray.actors.shared.high_availability import has_elections
 from flinkray.actors.shared.leadership import Leadership, lead_in_turn
 from flinkray.actors.shared.settings import heartbeat_settings, job_master_restart_strategy
 from flinkray.actors.shared.user_storage import UserStorage
@@ -80,7 +81,10 @@ log = logging.getLogger(__name__)
 
 JOB_MASTER_FACTORY = "flinkray.actors.job_master.endpoint:create_job_master"
 
-PRESTARTED_IMPORTS = ("flinkray.actors.job_master.endpoint", "flinkray.actors.slot_pool.endpoint")
+PRESTARTED_IMPORTS: tuple[str, ...] = (
+    "flinkray.actors.job_master.endpoint",
+    "flinkray.actors.slot_pool.endpoint",
+)
 """What processes that wait for a role have loaded; a StreamCoordinator needs little more."""
 
 _CLEAN_UP_PATIENCE = 10.0
@@ -180,7 +184,10 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
     async def on_start(self) -> None:
         self._blobs.start()
         prestarted = self._services.configuration.get(PRESTARTED_PROCESSES)
-        self.rpc_service.keep_prestarted(prestarted, PRESTARTED_IMPORTS)
+        imports = PRESTARTED_IMPORTS
+        if has_elections(self._services.configuration):
+            imports += ("flinkray.ha.zookeeper",)
+        self.rpc_service.keep_prestarted(prestarted, imports)
         self._ended.start()
         self._job_masters.begin(heartbeat_settings(self._services.configuration))
         for job in self._jobs.values():

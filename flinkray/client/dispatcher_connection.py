@@ -29,6 +29,7 @@ from flinkray.core.ids import DispatcherId, LeaderSessionID
 from flinkray.core.options import BLOB_OFFLOAD_MIN_SIZE
 from flinkray.ha import LeaderRetrievalListener, LeaderRetrievalService
 from flinkray.rpc import RpcService
+from flinkray.rpc.time_limit import within
 from flinkray.scheduler.graph.job_graph import JobGraph
 
 log = logging.getLogger(__name__)

@@ -115,6 +115,8 @@ async def test_who_was_taken_for_dead_changes_nothing_and_is_told(
     contender = await contend(others.get_dispatcher_leader_election())
     process.network.crash("one")  # and its threads do not know
     await granted(contender)
+    published = services._client.path("leader", "dispatcher", "connection_info")
+    assert not others._client.blocking(lambda zk: zk.exists(published)), "it could be found"
     assert not await election.has_leadership(session)
     with pytest.raises(StoreError, match="lead"):
         await services.get_job_graph_store(Graph).put_job_graph(Graph(JOB))

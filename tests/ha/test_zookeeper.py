@@ -165,6 +165,20 @@ async def test_leadership_is_gone_with_the_session_and_comes_back_under_another_
     assert {address for address, _ in listener.leaders} == {"first", "second", None}
 
 
+async def test_leadership_is_asked_of_the_server_and_not_of_what_was_known_last(
+    make_services: MakeServices, zookeeper: ZooKeeperServer
+) -> None:
+    """SPEC HA-12: as of a leader that wakes up, and has heard of nothing yet."""
+    services, others = await make_services(), await make_services()
+    election = services.get_dispatcher_leader_election()
+    contender = await lead(election)
+    fence = services._drivers["leader/dispatcher"].fence
+    assert fence is not None
+    others._client.blocking(lambda zk: zk.delete(fence))  # blocks the loop: nothing has been told
+    assert services._drivers["leader/dispatcher"].has_leadership()
+    assert not await election.has_leadership(contender.session_id)
+
+
 async def test_loss_counts_before_its_event_is_processed(
     make_services: MakeServices, zookeeper: ZooKeeperServer
 ) -> None:

@@ -3,6 +3,7 @@ stopped."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from functools import partial
@@ -15,7 +16,10 @@ from kazoo.exceptions import NoNodeError
 
 import flinkray
 from flinkray.client import ClusterClient
+from flinkray.client.cluster import start_cluster, stop_cluster
+from flinkray.core.config import Configuration as FlinkrayConfiguration
 from flinkray.datastream import Configuration, StreamExecutionEnvironment
+from flinkray.rpc import RayRpcService
 from flinkray.testing.waiting import wait_until
 from tests.datastream.tallies import expected, newest, settings, tallies
 from tests.system.observer import kill, live_actors
@@ -181,3 +185,34 @@ def test_leaders_that_were_stopped_for_longer_than_their_sessions_change_nothing
 
 def pids_of(kind: str) -> list[int]:
     return [a.pid for a in live_actors() if (a.kind, a.namespace) == (kind, NAMESPACE)]
+
+
+def test_a_cluster_ends_in_order_though_others_stand_by(
+    ray_cluster: object, zookeeper: ZooKeeperServer, znodes: KazooClient, tmp_path: Path
+) -> None:
+    """Those that stand by end first: they would lead, and be there when the leader has ended."""
+    values = {
+        "cluster.id": "elected-2",
+        "high-availability.type": "zookeeper",
+        "high-availability.zookeeper.quorum": zookeeper.hosts,
+        "high-availability.cluster-id": "the-other-one",
+        "cluster.standby-masters": "1",
+        "storage.dir": str(tmp_path),
+    }
+    names = ("ResourceManager", "Dispatcher", "ResourceManager-2", "Dispatcher-2")
+
+    async def start_and_stop() -> None:
+        service = await RayRpcService.open("flinkray-elected-2")
+        try:
+            assert await start_cluster(service, FlinkrayConfiguration(values)) == names
+            assert znodes.exists("/flinkray/the-other-one")
+            others = FlinkrayConfiguration({"cluster.id": "elected-2"})
+            assert await start_cluster(service, others) == (), "it runs as it was started"
+            end = await stop_cluster(service, "elected-2")
+            assert (end.removed_groups, end.kept) == ((), None)
+            assert not {*end.killed} & {*names}
+        finally:
+            await service.close()
+
+    asyncio.run(start_and_stop())
+    assert not znodes.exists("/flinkray/the-other-one")

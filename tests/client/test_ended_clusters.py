@@ -1,0 +1,33 @@
+"""What stays of the elections and stores of a cluster that is ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from flinkray.actors.gateways.messages import StoredJob
+from flinkray.client.cluster import _forget_elections
+from flinkray.client.python_job import python_job
+from flinkray.ha import EmbeddedHaServices, LeaderElectionError, MemoryDirectory
+
+
+@pytest.fixture
+def services() -> Iterator[EmbeddedHaServices]:
+    with ThreadPoolExecutor(1) as executor:
+        yield EmbeddedHaServices(MemoryDirectory(), executor)
+
+
+async def test_nothing_where_all_jobs_have_ended(services: EmbeddedHaServices) -> None:
+    assert await _forget_elections(services) is None
+    with pytest.raises(LeaderElectionError, match="are closed"):
+        services.get_job_graph_store(StoredJob)
+
+
+async def test_everything_where_a_job_has_not(services: EmbeddedHaServices) -> None:
+    graph = python_job(lambda context: None)
+    store = services.get_job_graph_store(StoredJob)
+    await store.put_job_graph(StoredJob(graph, 0.0))
+    assert f"have not ended: {graph.job_id}" in str(await _forget_elections(services))
+    assert await store.get_job_ids() == (graph.job_id,)
