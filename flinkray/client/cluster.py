@@ -125,7 +125,7 @@ async def cluster_record(rpc_service: RpcService, cluster_id: str) -> ClusterRec
 
 
 async def _until_led(rpc_service: RpcService, record: ClusterRecord) -> None:
-    services = high_availability_services(rpc_service, Configuration(record.configuration), None)
+    services = high_availability_services(rpc_service, record.of_elections, None)
     try:
         for component, retriever in (
             ("ResourceManager", services.get_resource_manager_leader_retriever()),
@@ -152,8 +152,9 @@ async def _leader_process(retriever: LeaderRetrievalService, timeout: float) -> 
 async def stop_cluster(rpc_service: RpcService, cluster_id: str) -> ClusterEnd:
     """Shut the cluster down, then end what is left of exactly this cluster.  Idempotent."""
     record = await cluster_record(rpc_service, cluster_id) or ClusterRecord({}, "")
-    configuration = Configuration(record.configuration)
-    services = high_availability_services(rpc_service, configuration, record.storage_dir)
+    configuration = record.of_elections
+    storage_dir = record.storage_dir if has_elections(configuration) else None
+    services = high_availability_services(rpc_service, configuration, storage_dir)
     try:
         ending = 0.0
         if await rpc_service.run_blocking(ray_runtime.has_cluster, cluster_id):

@@ -137,7 +137,7 @@ async def _open(
                 rpc_service, configuration, storage_dir=_embedded_storage(configuration, runtime)
             )
         record = await cluster_record(rpc_service, cluster_id)
-        of_cluster = Configuration({} if record is None else record.configuration)
+        of_cluster = Configuration() if record is None else record.of_elections
         services = high_availability_services(rpc_service, of_cluster, None)
         leaving.push_async_callback(services.close)
         connection = DispatcherConnection(

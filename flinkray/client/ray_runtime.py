@@ -28,7 +28,9 @@ from ray.util import list_named_actors, placement_group_table
 from ray.util.client import ray as ray_client
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
+from flinkray.core.config import Configuration
 from flinkray.core.errors import ConfigurationError, FlinkRayError
+from flinkray.core.options import OPTIONS
 from flinkray.spark.ray_java import java_on_path
 
 RAY_ADDRESS = "RAY_ADDRESS"
@@ -65,6 +67,18 @@ class ClusterRecord:
 
     configuration: dict[str, str]
     storage_dir: str
+
+    @property
+    def of_elections(self) -> Configuration:
+        """As much as is needed to find who leads: a client may know less options than the cluster's
+        version does."""
+        return Configuration(
+            {
+                key: value
+                for key, value in self.configuration.items()
+                if key in OPTIONS and key.startswith(("high-availability.", "cluster."))
+            }
+        )
 
     def encode(self) -> bytes:
         """JSON."""

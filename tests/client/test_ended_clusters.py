@@ -1,4 +1,4 @@
-"""What stays of the elections and stores of a cluster that is ended."""
+"""What is known of a cluster that runs, and stays of the elections of one that is ended."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from flinkray.actors.gateways.messages import StoredJob
 from flinkray.client.cluster import _forget_elections
 from flinkray.client.python_job import python_job
+from flinkray.client.ray_runtime import ClusterRecord
 from flinkray.ha import EmbeddedHaServices, LeaderElectionError, MemoryDirectory
 
 
@@ -31,3 +32,17 @@ async def test_everything_where_a_job_has_not(services: EmbeddedHaServices) -> N
     await store.put_job_graph(StoredJob(graph, 0.0))
     assert f"have not ended: {graph.job_id}" in str(await _forget_elections(services))
     assert await store.get_job_ids() == (graph.job_id,)
+
+
+def test_a_client_finds_leaders_of_a_cluster_with_options_that_it_does_not_know() -> None:
+    values = {
+        "cluster.id": "c",
+        "high-availability.type": "zookeeper",
+        "high-availability.zookeeper.quorum": "zk:2181",
+        "high-availability.of-another-version": "1",
+        "taskmanager.of-another-version": "1",
+    }
+    record = ClusterRecord.decode(ClusterRecord(values, "s3://bucket/c").encode())
+    assert record == ClusterRecord(values, "s3://bucket/c")
+    known = [key for key in values if not key.endswith("version")]
+    assert record.of_elections.to_dict() == {key: values[key] for key in known}
