@@ -34,8 +34,8 @@ from flinkray.rpc.time_limit import retrieve, within
 
 T = TypeVar("T")
 
-PUNCTUAL = 0.01
-"""Seconds: a look that is late by less tells of no stall."""
+PUNCTUAL = 0.05
+"""Seconds: a look that is late by less tells of no stall, but of a busy machine."""
 LONGEST_RESPITE = 1.0
 """Seconds after a stall in which nothing expires, at most."""
 RESPITES = 10

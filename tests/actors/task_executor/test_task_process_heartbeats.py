@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from flinkray.rpc import HeartbeatSettings, LocalNetwork, LocalRpcService, RpcEn
 from flinkray.testing import TestingGateway
 from flinkray.testing.waiting import eventually
 
-SETTINGS = HeartbeatSettings(0.05, 1.0)
+SETTINGS = HeartbeatSettings(0.25, 1.0)
 COMPUTES = "print('ready', flush=True)\nwhile True: pass"
 SLEEPS = "import time; print('ready', flush=True); time.sleep(3600)"
 
@@ -73,7 +74,7 @@ async def test_silent_process_that_does_nothing_is_told(is_pretended: bool) -> N
         monitoring = await Monitoring().begin(None if is_pretended else pid)
         await eventually(lambda: monitoring.silences, 30, "the silence")
     (silence,) = monitoring.silences
-    assert silence.startswith("no heartbeat from it for 1 s")
+    assert re.match(r"no heartbeat from it for [1-9]\d* s", silence)  # more on a busy machine
     assert ("of a processor" in silence) is not is_pretended
 
 
@@ -93,7 +94,7 @@ async def test_silent_process_that_computes_is_waited_for_until_it_does_not(
 async def test_process_that_answers_is_not_told_and_neither_is_one_that_is_left() -> None:
     monitoring = await Monitoring().begin(None)
     monitoring.process.on(TaskProcessGateway.request_heartbeat).returning(None)
-    await eventually(lambda: monitoring.asked >= 50, 60, "heartbeats for two time-outs")
+    await eventually(lambda: monitoring.asked >= 10, 60, "heartbeats for two time-outs")
     assert monitoring.silences == []
     monitoring.process.on(TaskProcessGateway.request_heartbeat).calling(lambda: monitoring.never)
     monitoring.heartbeats.unmonitor("TaskProcess-1")
