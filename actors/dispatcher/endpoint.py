@@ -16,6 +16,7 @@ from flinkray.actors.dispatcher.job_blobs import JobBlobs
 from flinkray.actors.dispatcher.job_cancelling import JobCancelling
 from flinkray.actors.dispatcher.job_cleanup import JobCleanup
 from flinkray.actors.dispatcher.job_history import JobHistory
+from flinkray.actors.dispatcher.job_master_deaths import JobMasterDeaths
 from flinkray.actors.dispatcher.job_master_supervision import JobMasterSupervision
 from flinkray.actors.dispatcher.job_queries import JobQueries
 from flinkray.actors.dispatcher.job_resizing import JobResizing
@@ -33,7 +34,7 @@ from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.shared.high_availability import has_elections
 from flinkray.actors.shared.leadership import Leadership, lead_in_turn
-from flinkray.actors.shared.settings import heartbeat_settings, job_master_restart_strategy
+from flinkray.actors.shared.settings import heartbeat_settings
 from flinkray.actors.shared.user_storage import UserStorage
 from flinkray.blob import BlobNotFoundError
 from flinkray.core.errors import (
@@ -48,8 +49,6 @@ from flinkray.core.errors import (
 from flinkray.core.ids import DispatcherId, IntermediateDataSetID, JobID, JobMasterId
 from flinkray.core.kv_states import KvStateLocation
 from flinkray.core.options import (
-    JOB_MASTER_FAILOVER_VALIDITY_INTERVAL,
-    MAX_JOB_MASTER_FAILOVERS,
     PRESTARTED_PROCESSES,
     SHUTDOWN_GRACE,
 )
@@ -62,7 +61,6 @@ from flinkray.rpc import (
     split_address,
 )
 from flinkray.scheduler.elastic.parallelism import bounds_for
-from flinkray.scheduler.execution.restart_strategy import new_restart_strategy
 from flinkray.scheduler.graph.job_graph import JobGraph, ParallelismBounds, ParallelismRange
 from flinkray.scheduler.graph.validation import validate
 from flinkray.scheduler.reports.job_info import (
@@ -212,7 +210,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         job = ManagedJob(
             graph,
             start_time,
-            new_restart_strategy(job_master_restart_strategy(self._services.configuration)),
+            JobMasterDeaths(self._services.configuration),
             loop.create_future(),
             loop.create_future(),
             loop.create_future(),
@@ -440,28 +438,14 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         if job_master_id is None:
             log.info("job %s: it has no JobMaster: %s", job.job_id, reason)
         else:
-            job.failovers += 1
-            now = self.clock.time()
-            job.failures.append(ExceptionEntry(now, f"the JobMaster died: {reason}"))
             log.warning("job %s: its JobMaster died: %s", job.job_id, reason)
-            job.job_master_restarts.notify_failure(self.clock.monotonic())
-            if not job.job_master_restarts.can_restart():
-                text = (
-                    f"its JobMaster died {self._how_often_it_died()}, the last time: {reason}. "
-                    "Its log says what killed it; jobmaster.max-failovers and "
-                    "jobmaster.failover-validity-interval say how often it may die"
-                )
-                await self._job_ended(job, job.failed(JobExecutionError(job.job_id, text), now))
+            now = self.clock.time()
+            end = job.deaths.one_more(reason, now, self.clock.monotonic())
+            if end is not None:
+                await self._job_ended(job, job.failed(JobExecutionError(job.job_id, end), now))
                 await self._clean_up(job)
                 return
         await self._job_masters.start(job)
-
-    def _how_often_it_died(self) -> str:
-        """That of a job which gets no further JobMaster."""
-        configuration = self._services.configuration
-        deaths = configuration.get(MAX_JOB_MASTER_FAILOVERS) + 1
-        interval = configuration.get(JOB_MASTER_FAILOVER_VALIDITY_INTERVAL)
-        return "once" if deaths == 1 else f"{deaths} times within {interval:g} s"
 
     async def job_reached_terminal_state(
         self, job_id: JobID, job_master_id: JobMasterId, result: JobResult, details: JobDetails

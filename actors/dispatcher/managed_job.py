@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from flinkray.actors.dispatcher.job_master_deaths import JobMasterDeaths
 from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.gateways.messages import ArchivedJob, StoredJob
 from flinkray.core.errors import JobExecutionError
 from flinkray.core.ids import JobID, JobMasterId
 from flinkray.rpc import TerminationWatch
-from flinkray.scheduler.execution.restart_strategy import RestartBackoffTimeStrategy
 from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.reports.job_info import ExceptionEntry, JobDetails, JobOverview, JobResult
 from flinkray.scheduler.shared.states import JobStatus
-
-_DEATHS_KEPT = 16
-"""As many as a JobMaster keeps of its job's failures."""
 
 
 @dataclass
@@ -28,8 +25,7 @@ class ManagedJob:
     graph: JobGraph
     start_time: float
     """Seconds since the epoch."""
-    job_master_restarts: RestartBackoffTimeStrategy
-    """Decides whether another JobMaster is started after one has died."""
+    deaths: JobMasterDeaths
     accepted: asyncio.Future[None]
     """Completes when its graph is stored, or fails with the reason why it is refused."""
     ended: asyncio.Future[ArchivedJob]
@@ -43,8 +39,6 @@ class ManagedJob:
     watch: TerminationWatch | None = None
     has_had_job_masters: bool = False
     """Whether one may have left something: a SlotPool outlives its JobMaster."""
-    failovers: int = 0
-    """How many JobMasters have died, as far as this Dispatcher knows."""
     cancel_requested: bool = False
     cancel_cause: ExceptionEntry | None = None
     """Why, if no client has asked for it."""
@@ -56,8 +50,6 @@ class ManagedJob:
     """Stores how the job ended; from its beginning on no JobMaster is started."""
     outcome: ArchivedJob | None = None
     """Set as soon as the job's end is stored."""
-    failures: deque[ExceptionEntry] = field(default_factory=lambda: deque(maxlen=_DEATHS_KEPT))
-    """The last deaths of this job's JobMasters."""
 
     @property
     def job_id(self) -> JobID:
@@ -76,7 +68,7 @@ class ManagedJob:
             return self.outcome.result.status
         if self.cancel_requested:
             return JobStatus.CANCELLING
-        return JobStatus.RESTARTING if self.failovers else JobStatus.INITIALIZING
+        return JobStatus.RESTARTING if self.deaths.count else JobStatus.INITIALIZING
 
     def overview(self) -> JobOverview:
         return overview_of(self.details())
@@ -92,7 +84,7 @@ class ManagedJob:
             start_time=self.start_time,
             end_time=None,
             status_timestamps={JobStatus.INITIALIZING.name: self.start_time},
-            restarts=self.failovers,
+            restarts=self.deaths.count,
             exceptions=self.with_own_exceptions(),
         )
 
@@ -101,14 +93,14 @@ class ManagedJob:
         return replace(
             details,
             start_time=self.start_time,
-            restarts=details.restarts + self.failovers,
+            restarts=details.restarts + self.deaths.count,
             exceptions=self.with_own_exceptions(*details.exceptions),
         )
 
     def with_own_exceptions(self, *others: ExceptionEntry) -> tuple[ExceptionEntry, ...]:
         """Those that the Dispatcher knows of, and others of a JobMaster."""
         cause = () if self.cancel_cause is None else (self.cancel_cause,)
-        return (*self.failures, *others, *cause)
+        return (*self.deaths.last, *others, *cause)
 
     def with_cancel_cause(self, result: JobResult) -> JobResult:
         """A JobMaster's result, with why the job was cancelled, if it was."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from flinkray.actors.dispatcher.job_master_deaths import JobMasterDeaths
 from flinkray.actors.dispatcher.job_snapshots import JobSnapshots, taken_at_the_end
 from flinkray.actors.dispatcher.managed_job import ManagedJob
 from flinkray.actors.gateways import JobMasterGateway
@@ -16,12 +17,12 @@ from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken, S
 from flinkray.actors.shared.user_storage import UserStorage
 from flinkray.checkpoint.metadata import CheckpointMetadata, SnapshotKind
 from flinkray.checkpoint.storage import write_metadata
+from flinkray.core.config import Configuration
 from flinkray.core.errors import JobStateError, RpcTimeoutError
 from flinkray.core.ids import DispatcherId, JobID, LeaderSessionID, TriggerID
 from flinkray.core.job_options import STATE_RECOVERY_PATH
 from flinkray.rpc import FencedRpcEndpoint, LocalNetwork, LocalRpcService
-from flinkray.scheduler.execution.restart_strategy import new_restart_strategy
-from flinkray.scheduler.graph.job_graph import JobGraph, NoRestart
+from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.reports.job_info import JobResult
 from flinkray.scheduler.shared.states import JobStatus
 from flinkray.testing import TestingGateway
@@ -79,7 +80,7 @@ def managed(job_id: JobID, savepoint: str, *, is_given: bool, job_master: str) -
     )
     loop = asyncio.get_running_loop()
     accepted, ended, told = loop.create_future(), loop.create_future(), loop.create_future()
-    job = ManagedJob(graph, 0.0, new_restart_strategy(NoRestart()), accepted, ended, told)
+    job = ManagedJob(graph, 0.0, JobMasterDeaths(Configuration()), accepted, ended, told)
     if job_master != NONE:
         asked = TestingGateway(JobMasterGateway).on(JobMasterGateway.request_savepoint_in_use)
         job.gateway = {

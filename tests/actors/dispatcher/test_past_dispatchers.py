@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from flinkray.actors.dispatcher.job_master_deaths import JobMasterDeaths
 from flinkray.actors.dispatcher.job_master_supervision import (
     JobMasterSupervision,
     job_master_process,
@@ -12,11 +13,10 @@ from flinkray.actors.dispatcher.managed_job import ManagedJob
 from flinkray.actors.gateways.messages import ClusterArguments, job_master_resource_id
 from flinkray.actors.shared.leadership import Leadership
 from flinkray.client.python_job import python_job
+from flinkray.core.config import Configuration
 from flinkray.core.ids import DispatcherId, JobMasterId
 from flinkray.ha import EmbeddedHaServices, MemoryDirectory
 from flinkray.rpc import FencedRpcEndpoint, LocalNetwork, LocalRpcService
-from flinkray.scheduler.execution.restart_strategy import new_restart_strategy
-from flinkray.scheduler.graph.job_graph import NoRestart
 from flinkray.testing.virtual_time import on_virtual_time
 
 
@@ -46,7 +46,7 @@ async def test_it_starts_kills_and_replaces_no_job_master() -> None:
     job = ManagedJob(
         graph,
         0.0,
-        new_restart_strategy(NoRestart()),
+        JobMasterDeaths(Configuration()),
         loop.create_future(),
         loop.create_future(),
         loop.create_future(),
