@@ -14,6 +14,7 @@ from flinkray.actors.gateways.task_process import IO_METRICS_WAIT, TaskProcessLi
 from flinkray.core.ids import (
     AllocationID,
     ExecutionAttemptID,
+    ExecutionGraphID,
     IntermediateDataSetID,
     JobID,
     JobMasterId,
@@ -150,6 +151,23 @@ class TaskExecutorGateway(TaskProcessListenerGateway):
     async def heartbeat_from_job_master(
         self, resource_id: ResourceID, job_master_id: JobMasterId, report: AllocatedSlotReport
     ) -> None: ...
+
+    @abstractmethod
+    @runs_to_completion
+    async def adopt_slots(
+        self,
+        job_id: JobID,
+        job_master_id: JobMasterId,
+        graph_id: ExecutionGraphID,
+        allocations: tuple[AllocationID, ...],
+    ) -> None:
+        """From the job's JobMaster, when it has decided on a report: of the slots that were in use
+        when the one before was lost these are its own from now on, with the tasks in them that are
+        of that execution graph.  The other tasks of the job end, and so do the results of other
+        graphs; the other slots are offered when they are clean.
+
+        Repetitions do no harm, and slots that are in use stay as they are.
+        """
 
     @abstractmethod
     @oneway

@@ -398,7 +398,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         if job_id != self._job_id:
             return RegistrationRejection(f"this JobMaster runs job {self._job_id}, not {job_id}")
         try:
-            await self._slots.register(report.location)
+            await self._slots.register(report)
         except RpcError as error:
             return RegistrationFailure(f"no TaskExecutor at {report.location.address}: {error}")
         return TaskExecutorToJobMasterRegistrationSuccess(self._resource_id)

@@ -14,7 +14,12 @@ from flinkray.actors.job_master.notes import NotesForSuccessor
 from flinkray.actors.job_master.past_pools import Left, PastPools
 from flinkray.actors.job_master.slot_pool_connection import SlotPoolConnection
 from flinkray.actors.job_master.task_executor_connections import TaskExecutorConnections
-from flinkray.core.errors import RecipientUnreachableError
+from flinkray.core.errors import (
+    FlinkRayError,
+    RecipientUnreachableError,
+    RpcConnectionError,
+    RpcTimeoutError,
+)
 from flinkray.core.ids import AllocationID, JobMasterId, ResourceID
 from flinkray.rpc import FencedRpcEndpoint, HeartbeatSettings
 from flinkray.scheduler.job import job_scheduler_actions as act
@@ -25,9 +30,9 @@ from flinkray.scheduler.shared.slots import (
     ResourceShortage,
     SlotOffer,
     SlotOfferAnswer,
-    WorkerLocation,
 )
 from flinkray.scheduler.shared.states import JobStatus
+from flinkray.scheduler.shared.taking_over import TaskExecutorReport
 from flinkray.scheduler.slots.slot_ledger import SlotLedger
 from flinkray.scheduler.slots.slot_requests import (
     CancelSlotRequests,
@@ -43,6 +48,9 @@ log = logging.getLogger(__name__)
 
 _SLOTS_PER_MESSAGE = 2000
 """To another SlotPool: well below the frame size."""
+
+_ADOPTION_RETRY_DELAY = 0.1
+"""Seconds until a TaskExecutor is told again which slots are adopted."""
 
 
 class JobMasterSlots:
@@ -202,14 +210,39 @@ class JobMasterSlots:
 
     # --- TaskExecutors ----------------------------------------------------------------------------
 
-    async def register(self, location: WorkerLocation) -> None:
+    async def register(self, report: TaskExecutorReport) -> None:
         """A TaskExecutor presents itself, again or not: it may have forgotten what it was sent.
 
         Raises:
             RpcError: nobody is at its address.
         """
-        self._scheduler.task_executor_registered(location.resource_id)
-        await self._task_executors.add(location)
+        resource_id = report.location.resource_id
+        self._scheduler.task_executor_registered(resource_id)
+        await self._task_executors.add(report.location)
+        if report.slots:
+            name = f"adopt slots of {resource_id}"
+            self._job_master.create_task(self._adopt(resource_id), name)
+
+    async def _adopt(self, resource_id: ResourceID) -> None:
+        """Tell a TaskExecutor, until it knows, which slots there are this JobMaster's: those that
+        it had before the connection was lost, and none of an earlier JobMaster's."""
+        while self._task_executors.is_connected(resource_id):
+            executor = self._task_executors.get(resource_id)
+            allocations = self.ledger.on(resource_id)
+            try:
+                await executor.adopt_slots(
+                    self._graph.job_id,
+                    self._job_master.fencing_token,
+                    self._scheduler.graph_id,
+                    allocations,
+                )
+                return
+            except (RpcTimeoutError, RpcConnectionError, RecipientUnreachableError) as error:
+                log.info("%s is told again which slots are adopted: %s", resource_id, error)
+                await self._job_master.rpc_service.pause(_ADOPTION_RETRY_DELAY)
+            except FlinkRayError as error:
+                log.info("%s has its slots adopted by others: %s", resource_id, error)
+                return
 
     async def offer(
         self, resource_id: ResourceID, offers: tuple[SlotOffer, ...]

@@ -15,7 +15,7 @@ from flinkray.actors.gateways.messages import (
     TaskExecutorRegistration,
     WantedSlot,
 )
-from flinkray.actors.gateways.task_errors import TaskError
+from flinkray.actors.gateways.task_errors import JobMasterAwayError
 from flinkray.actors.gateways.task_executor_arguments import TaskExecutorArguments
 from flinkray.actors.gateways.task_process import ChannelPlaces, PartitionPlaces
 from flinkray.actors.gateways.task_reports import TaskReport
@@ -39,6 +39,8 @@ from flinkray.core.errors import SlotAllocationError
 from flinkray.core.ids import (
     AllocationID,
     ExecutionAttemptID,
+    ExecutionGraphID,
+    FencingToken,
     IntermediateDataSetID,
     JobID,
     JobMasterId,
@@ -58,7 +60,7 @@ from flinkray.scheduler.checkpoints.messages import CheckpointOrder
 from flinkray.scheduler.graph.job_graph import TASK_PROCESS_KINDS
 from flinkray.scheduler.job.input_splits import InputSplit
 from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
-from flinkray.scheduler.shared.slots import WorkerLocation
+from flinkray.scheduler.shared.slots import AllocatedSlot, WorkerLocation
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.taking_over import TaskExecutorReport
 from flinkray.scheduler.shared.tasks import (
@@ -223,7 +225,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         resource_manager_id: ResourceManagerId,
     ) -> tuple[SlotAnswer, ...]:
         self._resource_manager.check(resource_manager_id)
-        self._vacate_unless_led_by(job_id, job_master_id)
+        self._hold_unless_led_by(job_id, job_master_id)
         answers = [self._allocate(one, job_id) for one in wanted]
         self._schedule_slot_timeout()
         if any(answer.refusal is None for answer in answers):
@@ -324,9 +326,11 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         await self._leave_unless_used(job_id)
 
     async def _leave_unless_used(self, job_id: JobID) -> None:
-        """A job that has neither a slot nor a result here any more is forgotten (TM-14)."""
+        """A job that has neither a slot nor a result here any more is forgotten (TM-14).  Results
+        without a slot are its JobMaster's, and go with it: no other one would be told of here."""
         has_results = self._python.results.has_results_of(job_id)
-        if not self._table.allocations_of(job_id) and not has_results:
+        is_led = self._job_leaders.job_master(job_id) is not None
+        if not self._table.allocations_of(job_id) and not (has_results and is_led):
             self._comparison.forget(job_id)
             self._tasks.forget_job(job_id)
             await self._job_leaders.remove_job(job_id)
@@ -336,7 +340,8 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     async def disconnect_job_master(
         self, job_id: JobID, job_master_id: JobMasterId, reason: str
     ) -> None:
-        if self._job_leaders.said_goodbye(job_id, job_master_id):
+        is_followed = self._job_leaders.said_goodbye(job_id, job_master_id)
+        if is_followed and not self._table.holds_slots_of(job_id):
             self._free_slots_of_job(job_id, f"its JobMaster said goodbye: {reason}")
 
     async def job_master_lost(
@@ -361,9 +366,21 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
     ) -> None:
         self._resource_manager.refuse_others(resource_manager_id, "job_master_changed")
         if self._table.allocations_of(job_id):
-            self._vacate_unless_led_by(job_id, job_master_id)
+            self._hold_unless_led_by(job_id, job_master_id)
             await self._job_leaders.add_job(job_id, job_master_address, job_master_id)
             self._offers.offer(job_id)
+
+    async def adopt_slots(
+        self,
+        job_id: JobID,
+        job_master_id: JobMasterId,
+        graph_id: ExecutionGraphID,
+        allocations: tuple[AllocationID, ...],
+    ) -> None:
+        self._job_leaders.refuse_others(job_id, job_master_id, "adopt_slots")
+        now = self.counted_time()
+        self._carry_out(self._table.adopt_slots(job_id, frozenset(allocations), now))
+        self._tasks.goes_on(job_id, graph_id)
 
     async def heartbeat_from_job_master(
         self, resource_id: ResourceID, job_master_id: JobMasterId, report: AllocatedSlotReport
@@ -372,15 +389,29 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
 
     # what the JobLeaderService asks and tells its listener
 
-    def report(self, job_id: JobID) -> TaskExecutorReport:
+    def report_for(self, job_id: JobID, leader: FencingToken) -> TaskExecutorReport:
+        if self._task_table.is_new_leader(job_id, leader):
+            self._tasks.led_anew(job_id)
+        slots = tuple(
+            AllocatedSlot(offer.allocation_id, offer.slot_index, offer.profile, self._location)
+            for offer in self._table.slots_in_use(job_id)
+        )
+        graphs, kv_states = self._task_table.report_for(job_id, leader)
+        return TaskExecutorReport(self._location, slots, graphs, kv_states)
+
+    def report_nothing(self, job_id: JobID) -> TaskExecutorReport:
+        self._carry_out(self._table.adopt_slots(job_id, (), self.counted_time()))
         return TaskExecutorReport(self._location, (), ())
 
     def job_master_connected(self, job_id: JobID) -> None:
+        self._table.job_master_registered(job_id, self.counted_time())
+        self._schedule_slot_timeout()
+        self._task_table.connected(job_id)
         self._offers.offer(job_id)
 
     def job_master_gone(self, job_id: JobID, reason: str) -> None:
-        log.info("%s: the slots of job %s are vacated: %s", self.address, job_id, reason)
-        self._vacate_slots_of_job(job_id, reason)
+        log.info("%s: job %s has lost its JobMaster: %s", self.address, job_id, reason)
+        self._hold_slots_of_job(job_id, reason)
         self.create_task(self._leave_unless_used(job_id), f"leave job {job_id}")
 
     def slots_reported(self, report: AllocatedSlotReport) -> None:
@@ -401,17 +432,16 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
 
     # what becomes of the slots of a job
 
-    def _vacate_unless_led_by(self, job_id: JobID, job_master_id: JobMasterId) -> None:
-        """What runs here is not that JobMaster's."""
+    def _hold_unless_led_by(self, job_id: JobID, job_master_id: JobMasterId) -> None:
+        """What runs here is not (yet) that JobMaster's."""
         if self._job_leaders.is_succeeded_by(job_id, job_master_id):
-            self._vacate_slots_of_job(job_id, f"job {job_id} has a new JobMaster")
+            self._hold_slots_of_job(job_id, f"job {job_id} has a new JobMaster")
 
-    def _vacate_slots_of_job(self, job_id: JobID, reason: str) -> None:
-        """Without its JobMaster: the job's next one gets its slots.  This is where what a lost
-        JobMaster has deployed and produced (TM-28) ends."""
+    def _hold_slots_of_job(self, job_id: JobID, reason: str) -> None:
+        """Without its JobMaster: what runs here runs on, until the next one says what it adopts, or
+        the time for that is over."""
         now = self.counted_time()
-        self._carry_out(self._table.vacate_slots_of_job(job_id, reason, now))
-        self._tasks.forget_job(job_id)
+        self._carry_out(self._table.hold_slots_of_job(job_id, reason, now))
 
     def _free_slots_of_job(self, job_id: JobID, reason: str) -> None:
         """And with them what the job has produced (TM-28)."""
@@ -481,30 +511,32 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         return await self._master_of_job(job_id).request_partition_state(partition)
 
     def _master_of_job(self, job_id: JobID) -> JobMasterGateway:
-        """Raises TaskError: there is none here at present."""
+        """Raises JobMasterAwayError: there is none here at present that knows the job's tasks."""
         master = self._job_leaders.job_master(job_id)
-        if master is None:
-            raise TaskError(f"job {job_id} has no JobMaster here at present")
+        if master is None or self._table.holds_slots_of(job_id):
+            raise JobMasterAwayError(f"job {job_id} has no JobMaster here at present")
         return master
 
     async def notify_kv_states_registered(
         self, job_id: JobID, registrations: tuple[KvStateRegistration, ...]
     ) -> None:
+        self._task_table.kv_states_registered(registrations)
         await self._master_of_job(job_id).notify_kv_states_registered(job_id, registrations)
 
     async def notify_kv_states_unregistered(
         self, job_id: JobID, registrations: tuple[KvStateRegistration, ...]
     ) -> None:
+        self._task_table.kv_states_unregistered(registrations)
         await self._master_of_job(job_id).notify_kv_states_unregistered(job_id, registrations)
 
     async def request_next_input_split(
         self, attempt_id: ExecutionAttemptID, number: int
     ) -> InputSplit | None:
-        master = self._tasks.master_of(attempt_id)
+        master = self._master_of_job(self._tasks.job_of(attempt_id))
         return await master.request_next_input_split(attempt_id, number, self._location.node_ip)
 
     async def update_global_aggregate(
         self, attempt_id: ExecutionAttemptID, number: int, name: str, value: bytes, function: bytes
     ) -> bytes:
-        master = self._tasks.master_of(attempt_id)
+        master = self._master_of_job(self._tasks.job_of(attempt_id))
         return await master.update_global_aggregate(attempt_id, number, name, value, function)

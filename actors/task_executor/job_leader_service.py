@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,8 +16,9 @@ from flinkray.actors.gateways.messages import (
 from flinkray.actors.shared.leader_connection import LeaderConnection
 from flinkray.actors.shared.one_way import tell
 from flinkray.actors.task_executor.job_table import Job, JobTable
-from flinkray.core.errors import FencingTokenError
-from flinkray.core.ids import JobID, JobMasterId, ResourceID
+from flinkray.actors.task_executor.started_tasks import without_texts
+from flinkray.core.errors import FencingTokenError, FrameTooLargeError
+from flinkray.core.ids import FencingToken, JobID, JobMasterId, ResourceID
 from flinkray.ha import HighAvailabilityServices
 from flinkray.rpc import (
     HeartbeatManager,
@@ -28,6 +30,8 @@ from flinkray.rpc import (
 )
 from flinkray.scheduler.shared.slots import WorkerLocation
 from flinkray.scheduler.shared.taking_over import TaskExecutorReport
+
+log = logging.getLogger(__name__)
 
 _LeaderConnection = LeaderConnection[JobMasterGateway, TaskExecutorToJobMasterRegistrationSuccess]
 _Answer = TaskExecutorToJobMasterRegistrationSuccess | RegistrationFailure | RegistrationRejection
@@ -65,14 +69,17 @@ _Job = Job[_Following, _Registered]
 class JobLeaderListener(Protocol):
     """Who is told what becomes of JobMasters, on the TaskExecutor's main thread."""
 
-    def report(self, job_id: JobID) -> TaskExecutorReport:
+    def report_for(self, job_id: JobID, leader: FencingToken) -> TaskExecutorReport:
         """What the TaskExecutor has of the job, for the registration that is sent at once."""
+
+    def report_nothing(self, job_id: JobID) -> TaskExecutorReport:
+        """What it has is too much to be told: it gives that up, and tells what is left."""
 
     def job_master_connected(self, job_id: JobID) -> None:
         """The TaskExecutor is registered there."""
 
     def job_master_gone(self, job_id: JobID, reason: str) -> None:
-        """It is lost, or does not know us (TM-17); its slots are of no use."""
+        """It is lost, or does not know us (TM-17)."""
 
     def slots_reported(self, report: AllocatedSlotReport) -> None:
         """The slots that it knows, with its heartbeat."""
@@ -155,7 +162,22 @@ class JobLeaderService:
     def _register(self, job: _Job, master: JobMasterGateway) -> Awaitable[_Answer]:
         """What it answers counts more than a goodbye that was heard before it was asked."""
         job.services.has_said_goodbye = False
-        return master.register_task_executor(job.job_id, self._listener.report(job.job_id))
+        assert master.fencing_token is not None
+        report = self._listener.report_for(job.job_id, master.fencing_token)
+        return self._registered_with(job.job_id, master, report)
+
+    async def _registered_with(
+        self, job_id: JobID, master: JobMasterGateway, report: TaskExecutorReport
+    ) -> _Answer:
+        try:
+            return await master.register_task_executor(job_id, report)
+        except FrameTooLargeError as error:
+            log.info("job %s is reported of without its failures: %s", job_id, error)
+        try:
+            return await master.register_task_executor(job_id, without_texts(report))
+        except FrameTooLargeError as error:
+            log.warning("job %s has too much here for another JobMaster: %s", job_id, error)
+        return await master.register_task_executor(job_id, self._listener.report_nothing(job_id))
 
     def said_goodbye(self, job_id: JobID, job_master_id: JobMasterId) -> bool:
         """That JobMaster knows nothing of us any more, whatever it still answers to a registration

@@ -14,7 +14,13 @@ from flinkray.actors.task_executor.task_processes import TaskProcesses, TaskProc
 from flinkray.actors.task_executor.task_results import TaskResults
 from flinkray.actors.task_executor.tasks_of_kind import AcceptedTask, TasksOfKind
 from flinkray.core.errors import FlinkRayError
-from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMasterId
+from flinkray.core.ids import (
+    AllocationID,
+    ExecutionAttemptID,
+    ExecutionGraphID,
+    JobID,
+    JobMasterId,
+)
 from flinkray.rpc import RpcEndpoint
 from flinkray.scheduler.checkpoints.messages import CheckpointOrder, TriggerCheckpoint
 from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
@@ -237,6 +243,18 @@ class PythonTasks(TasksOfKind):
     def _has_no_results(self, place: TaskProcessPlace) -> None:
         if not self._is_needed(place):
             self.processes.end(place)
+
+    def led_anew(self, job_id: JobID) -> None:
+        self.processes.led_anew(job_id)
+
+    def goes_on(self, job_id: JobID, graph_id: ExecutionGraphID) -> None:
+        self.results.goes_on(job_id, graph_id)
+        has_tasks = any(
+            task.job_id == job_id and task.attempt_id.graph_id == graph_id
+            for task in self._tasks.values()
+        )
+        if not has_tasks and not self.results.has_results_of(job_id):
+            self.processes.forget_job(job_id)
 
     def forget_job(self, job_id: JobID) -> None:
         self.results.job_gone(job_id)

@@ -10,7 +10,13 @@ from flinkray.actors.gateways.task_reports import TaskReport, not_ready
 from flinkray.actors.task_executor.task_runners import RunnerTask, TaskRunner
 from flinkray.actors.task_executor.tasks_of_kind import AcceptedTask, TasksOfKind
 from flinkray.core.errors import FlinkRayError
-from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMasterId
+from flinkray.core.ids import (
+    AllocationID,
+    ExecutionAttemptID,
+    ExecutionGraphID,
+    JobID,
+    JobMasterId,
+)
 from flinkray.rpc import RpcEndpoint
 from flinkray.scheduler.checkpoints.messages import CheckpointOrder, TriggerCheckpoint
 from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
@@ -101,6 +107,12 @@ class RunningTasks(TasksOfKind):
     async def clean_up(self, allocation_id: AllocationID, job_id: JobID) -> None:
         for kind in sorted(self._kinds.pop(allocation_id, ())):
             await self._runners[kind].clean_up(job_id)
+
+    def led_anew(self, job_id: JobID) -> None:
+        """Deployments have nothing in common here."""
+
+    def goes_on(self, job_id: JobID, graph_id: ExecutionGraphID) -> None:
+        """Such tasks leave nothing but in slots, which are cleaned up."""
 
     def forget_job(self, job_id: JobID) -> None:
         """Nothing is kept of a job but of its slots, which are cleaned up."""

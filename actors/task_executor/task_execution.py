@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.gateways.messages import RefusedTask
 from flinkray.actors.gateways.task_errors import TaskError
 from flinkray.actors.gateways.task_reports import not_ready
 from flinkray.actors.shared.deployment_parts import DeployedParts
 from flinkray.actors.task_executor.job_leader_service import JobLeaderService
+from flinkray.actors.task_executor.started_tasks import StartedTask
 from flinkray.actors.task_executor.task_results import TaskResults
 from flinkray.actors.task_executor.task_table import TaskTable
 from flinkray.actors.task_executor.tasks_of_kind import AcceptedTask, TasksOfKind
@@ -27,7 +27,6 @@ from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
 from flinkray.scheduler.shared.tasks import (
     TaskDeployment,
     TaskDeployments,
-    VertexInformation,
     attempt_of,
 )
 from flinkray.scheduler.task_slots.task_slot_table import SlotTableAction
@@ -75,32 +74,32 @@ class TaskExecution:
         found = [self._resolve(deployments.graph_id, task) for task in deployments.tasks]
         refused = []
         accepted: dict[TasksOfKind, list[AcceptedTask]] = {}
-        for task, (attempt_id, vertex) in zip(deployments.tasks, found, strict=True):
-            kind = vertex.invokable.kind
+        for task in found:
+            kind = task.information.invokable.kind
             runs_in = self._kinds.get(kind)
             if runs_in is None:
                 cause = f"it is of kind {kind!r}, which this TaskExecutor does not run"
-                refused.append(RefusedTask(attempt_id, cause))
+                refused.append(RefusedTask(task.attempt_id, cause))
                 continue
             try:
-                slot_index = self._tasks.add(attempt_id, job_id, task.allocation_id, runs_in)
+                accepted.setdefault(runs_in, []).append(self._tasks.add(job_id, task, runs_in))
             except SlotAllocationError as error:
-                refused.append(RefusedTask(attempt_id, str(error), task.allocation_id))
-                continue
-            of_kind = accepted.setdefault(runs_in, [])
-            of_kind.append(AcceptedTask(attempt_id, task, vertex, slot_index))
+                allocation_id = task.deployment.allocation_id
+                refused.append(RefusedTask(task.attempt_id, str(error), allocation_id))
         self._carry_out([])
         for runs_in, tasks in accepted.items():
             runs_in.start(deployments, tasks, job_master_id, blob_server)
         return tuple(refused)
 
-    def _resolve(
-        self, graph_id: ExecutionGraphID, task: TaskDeployment
-    ) -> tuple[ExecutionAttemptID, VertexInformation]:
+    def _resolve(self, graph_id: ExecutionGraphID, task: TaskDeployment) -> StartedTask:
         """Raises TaskError when something that the task refers to is not here."""
         vertex = self._parts.vertex(graph_id, task)
-        self._parts.inputs(graph_id, task)
-        return attempt_of(graph_id, vertex, task), vertex
+        return StartedTask(
+            attempt_of(graph_id, vertex, task),
+            task,
+            self._parts.part(graph_id, task.vertex),
+            tuple(self._parts.part(graph_id, key) for key in task.inputs),
+        )
 
     def cancel_all(
         self, attempts: tuple[ExecutionAttemptID, ...], job_master_id: JobMasterId
@@ -121,6 +120,7 @@ class TaskExecution:
     ) -> None:
         """Raises TaskError when this JobMaster does not lead the job here."""
         self._refuse_past_leader(job_id, job_master_id)
+        self._tasks.ordered(order, attempts)
         for runs_in, of_kind in self._by_kind(attempts).items():
             runs_in.order_checkpoint(order, of_kind)
         if isinstance(order, TriggerCheckpoint):
@@ -154,17 +154,12 @@ class TaskExecution:
         known = [await of_kind.io_metrics(job_id) for of_kind in self._all]
         return tuple(one for of_kind in known for one in of_kind)
 
-    def master_of(self, attempt_id: ExecutionAttemptID) -> JobMasterGateway:
-        """The JobMaster of a task's job.
-
-        Raises:
-            TaskError: the task does not run here, or its JobMaster is lost.
-        """
+    def job_of(self, attempt_id: ExecutionAttemptID) -> JobID:
+        """Raises TaskError: the task does not run here."""
         task = self._tasks.get(attempt_id)
-        master = None if task is None else self._job_leaders.job_master(task.job_id)
-        if master is None:
-            raise TaskError(f"task {attempt_id} has no JobMaster at present")
-        return master
+        if task is None:
+            raise TaskError(f"task {attempt_id} does not run here (any more)")
+        return task.job_id
 
     def _refuse_past_leader(self, job_id: JobID, job_master_id: JobMasterId) -> None:
         if not self._job_leaders.is_led_by(job_id, job_master_id):
@@ -192,6 +187,20 @@ class TaskExecution:
         """End what the tasks of a slot have left behind."""
         for of_kind in self._all:
             await of_kind.clean_up(allocation_id, job_id)
+
+    def led_anew(self, job_id: JobID) -> None:
+        """What is deployed from now on is another JobMaster's."""
+        self._parts.forget(job_id)
+        for of_kind in self._all:
+            of_kind.led_anew(job_id)
+
+    def goes_on(self, job_id: JobID, graph_id: ExecutionGraphID) -> None:
+        """Its JobMaster goes on with that execution graph: all of others ends here."""
+        running = self._tasks.running(job_id)
+        self.end(attempt_id for attempt_id in running if attempt_id.graph_id != graph_id)
+        self._tasks.forget_other_graphs(job_id, graph_id)
+        for of_kind in self._all:
+            of_kind.goes_on(job_id, graph_id)
 
     def forget_job(self, job_id: JobID) -> None:
         """It has nothing here any more, or not with its present JobMaster."""

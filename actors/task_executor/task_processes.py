@@ -267,8 +267,15 @@ class TaskProcesses:
             log.info("%s does not tell what its tasks have read and written: %s", place, error)
             return ()
 
+    def led_anew(self, job_id: JobID) -> None:
+        """The parts of its next deployments are another JobMaster's: the keys of the last one meant
+        something else."""
+        for place in self._places.values():
+            if place.job_id == job_id:
+                place.sent_parts.forget(job_id)
+
     def forget_job(self, job_id: JobID) -> None:
-        """Its next deployments are another JobMaster's."""
+        """Nothing that its processes have been told goes on."""
         for place in self._places.values():
             if place.job_id == job_id:
                 place.sent_parts.forget(job_id)

@@ -7,7 +7,12 @@ from collections.abc import Callable, Iterable
 from flinkray.actors.gateways.task_process import ChannelPlaces, JobPartition, PartitionPlaces
 from flinkray.actors.shared.produced_partitions import ProducedPartition
 from flinkray.actors.task_executor.task_processes import TaskProcesses, TaskProcessPlace
-from flinkray.core.ids import IntermediateDataSetID, JobID, ResultPartitionID
+from flinkray.core.ids import (
+    ExecutionGraphID,
+    IntermediateDataSetID,
+    JobID,
+    ResultPartitionID,
+)
 from flinkray.scheduler.resources.cluster_partitions import (
     ClusterPartitionReport,
     TaskExecutorPartitions,
@@ -111,9 +116,15 @@ class TaskResults:
         released = set(self._kept.release_data_sets(data_sets))
         self._delete([one for one in self._places if one.partition in released])
 
-    def job_gone(self, job_id: JobID) -> None:
-        """Its JobMaster is gone: what is not the cluster's is of no use (TM-28), nor is what its
+    def goes_on(self, job_id: JobID, graph_id: ExecutionGraphID) -> None:
+        """What other execution graphs of the job have left is of no use (TM-28), nor is what their
         tasks produce yet."""
+        of_job = [one.partition for one in self._places if one.job_id == job_id]
+        self.release(job_id, [one for one in of_job if one.graph_id != graph_id])
+
+    def job_gone(self, job_id: JobID) -> None:
+        """It has no JobMaster any more: what is not the cluster's is of no use (TM-28), nor is what
+        its tasks produce yet."""
         self._kept.job_gone(job_id)
         self._delete(
             [

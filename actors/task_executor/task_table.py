@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.gateways.task_reports import MOST_REPORTS, TaskReport, is_end, shortened
 from flinkray.actors.shared.batched_sender import BatchedSender
 from flinkray.actors.task_executor.job_leader_service import JobLeaderService
-from flinkray.actors.task_executor.tasks_of_kind import TasksOfKind
+from flinkray.actors.task_executor.started_tasks import (
+    EndedTask,
+    StartedTask,
+    reported_graphs,
+)
+from flinkray.actors.task_executor.tasks_of_kind import AcceptedTask, TasksOfKind
 from flinkray.core.errors import (
     FlinkRayError,
     FrameTooLargeError,
@@ -19,8 +25,22 @@ from flinkray.core.errors import (
     RpcConnectionError,
     RpcTimeoutError,
 )
-from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID
+from flinkray.core.ids import (
+    ExecutionAttemptID,
+    ExecutionGraphID,
+    ExecutionVertexID,
+    FencingToken,
+    JobID,
+)
+from flinkray.core.kv_states import KvStateRegistration
 from flinkray.rpc import RpcEndpoint
+from flinkray.scheduler.checkpoints.messages import (
+    AwaitCheckpoint,
+    CheckpointAborted,
+    CheckpointOrder,
+    TriggerCheckpoint,
+)
+from flinkray.scheduler.shared.taking_over import ReportedGraph
 from flinkray.scheduler.shared.tasks import TaskExecutionState
 from flinkray.scheduler.task_slots.task_slot_table import SlotTableAction, TaskSlotTable
 
@@ -30,19 +50,40 @@ _REPORT_RETRY_DELAY = 0.1
 """Seconds until something is reported again that the JobMaster did not take."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TaskEntry:
     """One that runs."""
 
     job_id: JobID
     runs_in: TasksOfKind
+    started: StartedTask
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """What the JobMaster of a job is told, and what the next one is to be told."""
+
+    graph_id: ExecutionGraphID | None = None
+    """Of the last attempt that was started."""
+    ended: dict[ExecutionVertexID, EndedTask] = field(default_factory=dict)
+    """Of each subtask of that graph its latest attempt here, if that has ended: no more than the
+    job has."""
+    leader: FencingToken | None = None
+    """Whom the report was made for that came last."""
+    sender: BatchedSender[TaskReport] | None = None
+    """To that one; what it sends waits until the report has been answered."""
+    untold: dict[ExecutionAttemptID, None] = field(default_factory=dict)
+    """Attempts that have ended, of which this JobMaster has not heard yet."""
+    connected: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when there is somebody to be told, or nobody will be."""
 
 
 class TaskTable:
     """Lives on the main thread of its TaskExecutor.
 
     It is the one book of the tasks that run there, whatever runs them; the slot table knows of each
-    and the JobMaster hears of each.
+    and the JobMaster hears of each.  What a lost JobMaster was not told is part of the report that
+    the next one gets; what happens after that report was made, that one is told, in order.
     """
 
     def __init__(
@@ -57,36 +98,96 @@ class TaskTable:
         self._job_leaders = job_leaders
         self._carry_out = carry_out
         self._tasks: dict[ExecutionAttemptID, TaskEntry] = {}
-        self._senders: dict[JobID, BatchedSender[TaskReport]] = {}
-        self._untold: dict[JobID, dict[ExecutionAttemptID, None]] = {}
-        """Attempts that have ended, of which the JobMaster has not heard yet."""
+        self._jobs: dict[JobID, _Job] = {}
 
-    def add(
-        self,
-        attempt_id: ExecutionAttemptID,
-        job_id: JobID,
-        allocation_id: AllocationID,
-        runs_in: TasksOfKind,
-    ) -> int:
-        """It is to run in that slot; returns the slot's index.
+    def add(self, job_id: JobID, task: StartedTask, runs_in: TasksOfKind) -> AcceptedTask:
+        """It is to run in the slot of its deployment.
 
         Raises:
             SlotAllocationError: it cannot.
         """
+        attempt_id, allocation_id = task.attempt_id, task.deployment.allocation_id
         self._slots.add_task(attempt_id, job_id, allocation_id)
-        self._tasks[attempt_id] = TaskEntry(job_id, runs_in)
-        return self._slots.slot_index(allocation_id)
+        self._tasks[attempt_id] = TaskEntry(job_id, runs_in, task)
+        job = self._jobs.setdefault(job_id, _Job())
+        if job.graph_id != attempt_id.graph_id:
+            job.graph_id = attempt_id.graph_id
+            job.ended.clear()
+        job.ended.pop(attempt_id.vertex, None)
+        return task.accepted(self._slots.slot_index(allocation_id))
 
     def get(self, attempt_id: ExecutionAttemptID) -> TaskEntry | None:
         """None: it does not run here (any more)."""
         return self._tasks.get(attempt_id)
 
+    def running(self, job_id: JobID) -> list[ExecutionAttemptID]:
+        """The attempts of a job that run."""
+        return [attempt for attempt, task in self._tasks.items() if task.job_id == job_id]
+
     def of_job(self, job_id: JobID) -> tuple[ExecutionAttemptID, ...]:
         """The attempts of a job that run, and those whose end is yet to be told: a JobMaster that
-        did not find them here would say that nobody knows how they ended."""
-        running = [attempt for attempt, task in self._tasks.items() if task.job_id == job_id]
-        untold = self._untold.get(job_id, {})
+        did not find them here would say that nobody knows how they ended.  What it has not adopted
+        (yet) is not among them."""
+        held = self._slots.held_tasks_of(job_id)
+        running = [attempt_id for attempt_id in self.running(job_id) if attempt_id not in held]
+        job = self._jobs.get(job_id)
+        untold = () if job is None else job.untold
         return (*running, *(attempt_id for attempt_id in untold if attempt_id not in running))
+
+    # --- what is remembered of them ---------------------------------------------------------------
+
+    def ordered(self, order: CheckpointOrder, attempts: Iterable[ExecutionAttemptID]) -> None:
+        """These are told of a checkpoint: which may be the one that they stop with."""
+        for attempt_id in attempts:
+            task = self._tasks.get(attempt_id)
+            if task is None:
+                continue
+            match order:
+                case TriggerCheckpoint() if order.properties.is_synchronous:
+                    task.started.stops_with = order.checkpoint_id
+                case CheckpointAborted(checkpoint_id) if task.started.stops_with == checkpoint_id:
+                    task.started.stops_with = None
+
+    def kv_states_registered(self, registrations: Iterable[KvStateRegistration]) -> None:
+        """They can be queried while their attempts run."""
+        for registration in registrations:
+            task = self._tasks.get(registration.attempt_id)
+            if task is not None:
+                task.started.kv_states[registration.kv_state_id] = registration
+
+    def kv_states_unregistered(self, registrations: Iterable[KvStateRegistration]) -> None:
+        """Not any more."""
+        for registration in registrations:
+            task = self._tasks.get(registration.attempt_id)
+            if task is not None:
+                task.started.kv_states.pop(registration.kv_state_id, None)
+
+    def is_new_leader(self, job_id: JobID, leader: FencingToken) -> bool:
+        """Whether the last report of the job was made for another JobMaster, or there was none."""
+        job = self._jobs.get(job_id)
+        return job is None or job.leader != leader
+
+    def report_for(
+        self, job_id: JobID, leader: FencingToken
+    ) -> tuple[tuple[ReportedGraph, ...], tuple[KvStateRegistration, ...]]:
+        """What a JobMaster is to be told that the TaskExecutor registers at.  What happens from now
+        on it is told when it has answered.
+
+        One that was registered at before, and is again, is told all the same what it has not heard
+        yet.  To another one, answers of tasks to checkpoints of the one before mean nothing, but
+        that a task waits for some checkpoint does.
+        """
+        job = self._jobs.setdefault(job_id, _Job())
+        started = [task.started for task in self._tasks.values() if task.job_id == job_id]
+        if job.leader != leader:
+            self._end_sender(job)
+            job.leader = leader
+            waiting = [task.awaits for task in started if task.awaits is not None]
+            self._tell(job, waiting)
+        states = tuple(state for task in started for state in task.kv_states.values())
+        return reported_graphs(started, job.ended.values()), states
+
+    # --- what is told of them ---------------------------------------------------------------------
 
     def reported(self, reports: Sequence[TaskReport]) -> None:
         """Tell the JobMasters, in this order, and the slot table of those that have ended."""
@@ -94,48 +195,87 @@ class TaskTable:
         actions: list[SlotTableAction] = []
         for report in reports:
             by_job.setdefault(report.job_id, []).append(report)
-            if isinstance(report, TaskExecutionState) and report.state.is_terminal:
-                attempt_id, state, failure = report.attempt_id, report.state, report.failure
-                self._tasks.pop(attempt_id, None)
-                log.info("task %s ended: %s %s", attempt_id, state.name, failure or "")
-                actions += self._slots.remove_task(attempt_id)
+            match report:
+                case TaskExecutionState():
+                    actions += self._state_changed(report)
+                case AwaitCheckpoint(attempt_id=attempt_id) if attempt_id in self._tasks:
+                    self._tasks[attempt_id].started.awaits = report
         for job_id, of_job in by_job.items():
-            sender = self._senders.get(job_id)
-            if sender is None:
+            job = self._jobs.get(job_id)
+            if job is None or job.sender is None:
                 if self._job_leaders.job_master(job_id) is None:
-                    continue  # there is nobody to tell
-                sender = BatchedSender(self._endpoint, self._report, MOST_REPORTS, shortened)
-                self._senders[job_id] = sender
-            sender.add(of_job)
-            ended = [report.attempt_id for report in of_job if is_end(report)]
-            if ended:
-                self._untold.setdefault(job_id, {}).update(dict.fromkeys(ended))
-                sender.when_sent(partial(self._told, job_id, ended))
+                    continue  # the next one finds it in its report
+                job = self._jobs.setdefault(job_id, _Job())
+            self._tell(job, of_job)
         self._carry_out(actions)
 
-    def _told(self, job_id: JobID, ended: list[ExecutionAttemptID]) -> None:
-        untold = self._untold.get(job_id)
-        if untold is not None:
-            for attempt_id in ended:
-                untold.pop(attempt_id, None)
-            if not untold:
-                del self._untold[job_id]
+    def _state_changed(self, report: TaskExecutionState) -> list[SlotTableAction]:
+        attempt_id, state = report.attempt_id, report.state
+        if not state.is_terminal:
+            if attempt_id in self._tasks:
+                self._tasks[attempt_id].started.state = state
+            return []
+        log.info("task %s ended: %s %s", attempt_id, state.name, report.failure or "")
+        task = self._tasks.pop(attempt_id, None)
+        job = self._jobs.get(report.job_id)
+        if task is not None and job is not None and job.graph_id == attempt_id.graph_id:
+            later = job.ended.get(attempt_id.vertex)
+            if later is None or later.number < attempt_id.attempt_number:
+                job.ended[attempt_id.vertex] = EndedTask(task.started, report)
+        return self._slots.remove_task(attempt_id)
+
+    def _tell(self, job: _Job, reports: Sequence[TaskReport]) -> None:
+        if job.sender is None:
+            job.sender = BatchedSender(
+                self._endpoint, partial(self._report, job), MOST_REPORTS, shortened
+            )
+            job.untold = {}
+        job.sender.add(reports)
+        ended = [report.attempt_id for report in reports if is_end(report)]
+        if ended:
+            untold = job.untold
+            untold.update(dict.fromkeys(ended))
+            job.sender.when_sent(partial(_told, untold, ended))
+
+    def connected(self, job_id: JobID) -> None:
+        """Its JobMaster has answered the report."""
+        job = self._jobs.get(job_id)
+        if job is not None:
+            job.connected.set()
 
     def forget_job(self, job_id: JobID) -> None:
         """Nobody waits for what is still to be told of its tasks."""
-        self._senders.pop(job_id, None)
-        self._untold.pop(job_id, None)
+        job = self._jobs.pop(job_id, None)
+        if job is not None:
+            self._end_sender(job)
 
-    async def _report(self, reports: tuple[TaskReport, ...]) -> None:
-        """Tell the JobMaster; one that is lost has given the tasks up, and its successor knows them
-        by the graph in their ids, if at all.
+    def forget_other_graphs(self, job_id: JobID, graph_id: ExecutionGraphID) -> None:
+        """The ends of the tasks of other execution graphs of the job mean nothing any more."""
+        job = self._jobs.get(job_id)
+        if job is not None and job.graph_id != graph_id:
+            job.ended.clear()
+
+    def _end_sender(self, job: _Job) -> None:
+        """What it has not told yet it tells nobody."""
+        job.sender = None
+        job.untold = {}
+        job.connected.set()
+        job.connected = asyncio.Event()
+
+    async def _report(self, job: _Job, reports: tuple[TaskReport, ...]) -> None:
+        """Tell the JobMaster for which the last report was made, as soon as it has answered that;
+        another one has found all of this in a report of its own.
 
         Raises:
             FrameTooLargeError: they do not fit into one message.
         """
-        job_id = reports[0].job_id
-        while (master := self._job_leaders.job_master(job_id)) is not None:
-            if await self._has_told(master, reports):
+        job_id, connected = reports[0].job_id, job.connected
+        while connected is job.connected:
+            master = self._job_leaders.job_master(job_id)
+            if master is None:
+                connected.clear()
+                await connected.wait()
+            elif await self._has_told(master, reports):
                 return
 
     async def _has_told(self, master: JobMasterGateway, reports: tuple[TaskReport, ...]) -> bool:
@@ -158,3 +298,8 @@ class TaskTable:
                     cause = f"its state cannot be reported: {error}"
                     task.runs_in.fail(report.attempt_id, cause)  # nobody knows of it (TM-27)
         return True
+
+
+def _told(untold: dict[ExecutionAttemptID, None], ended: Iterable[ExecutionAttemptID]) -> None:
+    for attempt_id in ended:
+        untold.pop(attempt_id, None)

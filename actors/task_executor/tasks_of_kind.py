@@ -6,7 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMasterId
+from flinkray.core.ids import (
+    AllocationID,
+    ExecutionAttemptID,
+    ExecutionGraphID,
+    JobID,
+    JobMasterId,
+)
 from flinkray.scheduler.checkpoints.messages import CheckpointOrder
 from flinkray.scheduler.shared.io_metrics import TaskIOMetrics
 from flinkray.scheduler.shared.tasks import TaskDeployment, TaskDeployments, VertexInformation
@@ -62,5 +68,15 @@ class TasksOfKind(ABC):
         """No task runs in the slot any more: end what those that did have left behind."""
 
     @abstractmethod
+    def led_anew(self, job_id: JobID) -> None:
+        """The next deployments of the job are another JobMaster's, which numbers what they have in
+        common in its own way."""
+
+    @abstractmethod
+    def goes_on(self, job_id: JobID, graph_id: ExecutionGraphID) -> None:
+        """What other execution graphs of the job have left here is of no use; tasks of theirs that
+        run are told by :meth:`cancel`."""
+
+    @abstractmethod
     def forget_job(self, job_id: JobID) -> None:
-        """Its JobMaster is gone, or it has nothing here any more."""
+        """It has nothing here any more, or its JobMaster wants nothing of it."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from flinkray.actors.gateways.task_errors import JobMasterAwayError
 from flinkray.actors.gateways.task_process import TaskProcessListenerGateway
 from flinkray.actors.task_process.code_loop import MainLoop
 from flinkray.core.errors import RecipientUnreachableError, RpcConnectionError, RpcTimeoutError
@@ -17,6 +18,12 @@ from flinkray.streaming.functions.functions import AggregateFunction
 T = TypeVar("T")
 OUT = TypeVar("OUT")
 
+_ASK_AGAIN = (
+    RpcTimeoutError,
+    RpcConnectionError,
+    RecipientUnreachableError,
+    JobMasterAwayError,
+)
 _RETRY_DELAY = 0.1
 """Seconds until something is asked for again."""
 
@@ -47,7 +54,7 @@ class JobServices:
         """See :meth:`TaskContext.next_input_split`.
 
         Raises:
-            TaskError: the JobMaster is gone, and this task with it.
+            TaskError: this task is given up.
         """
         return await self._main.call(self._next_input_split)
 
@@ -91,6 +98,6 @@ class JobServices:
         while True:
             try:
                 return await request()
-            except (RpcTimeoutError, RpcConnectionError, RecipientUnreachableError):
-                # if it is the JobMaster that is gone, this task is cancelled soon
+            except _ASK_AGAIN:
+                # if the JobMaster is gone, the next one answers, or this task is cancelled
                 await asyncio.sleep(_RETRY_DELAY)

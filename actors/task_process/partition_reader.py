@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from itertools import islice
 from typing import Any
 
+from flinkray.actors.gateways.task_errors import JobMasterAwayError
 from flinkray.actors.gateways.task_process import (
     JobPartition,
     PartitionData,
@@ -14,7 +15,12 @@ from flinkray.actors.gateways.task_process import (
     TaskProcessGateway,
     TaskProcessListenerGateway,
 )
-from flinkray.core.errors import FlinkRayError, RpcError
+from flinkray.core.errors import (
+    FlinkRayError,
+    RecipientUnreachableError,
+    RpcError,
+    RpcTimeoutError,
+)
 from flinkray.core.ids import IntermediateDataSetID, JobID, ResultPartitionID
 from flinkray.rpc import RpcService
 from flinkray.scheduler.shared.slots import WorkerLocation
@@ -25,6 +31,11 @@ MAX_BYTES = 2**20
 """Asked for at once."""
 MOST_MISSING = 100
 """Partitions that one error names: every reader's report has them."""
+
+_ASK_AGAIN = (RpcTimeoutError, RecipientUnreachableError, JobMasterAwayError)
+"""With these nobody has said anything about the producer."""
+_ASK_AGAIN_DELAY = 0.1
+"""Seconds."""
 
 _BEFORE_IT_RUNS = (
     ExecutionState.CREATED,
@@ -130,11 +141,15 @@ class PartitionReader:
         return await asyncio.shield(question)
 
     async def _ask_for_producer(self, wanted: JobPartition) -> bool:
-        try:
-            state = await self._producer_state(wanted.job_id, wanted.partition)
-        except (FlinkRayError, ValueError):  # it was replaced, or there is nobody to ask
-            return False
-        return state in _BEFORE_IT_RUNS
+        while True:
+            try:
+                state = await self._producer_state(wanted.job_id, wanted.partition)
+            except _ASK_AGAIN:  # the next JobMaster answers, or who waits is cancelled
+                await self._rpc_service.pause(_ASK_AGAIN_DELAY)
+            except (FlinkRayError, ValueError):  # it was replaced, or there is nobody to ask
+                return False
+            else:
+                return state in _BEFORE_IT_RUNS
 
     def _not_found(
         self,

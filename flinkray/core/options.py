@@ -345,8 +345,9 @@ JOB_MASTER_TAKEOVER_TIMEOUT = ConfigOption(
     "jobmaster.takeover-timeout",
     duration(),
     60.0,
-    "When a JobMaster has died, its job keeps the slots that it had for this long. The next "
-    "JobMaster of the job takes them over. Without one, they are free for other jobs after it.",
+    "When a JobMaster has died, its job keeps the slots that it had for this long, and what runs "
+    "in them runs on. The next JobMaster of the job takes them over. Without one, tasks and slots "
+    "are ended after it.",
 )
 JOB_MASTER_FAILOVER_VALIDITY_INTERVAL = ConfigOption(
     "jobmaster.failover-validity-interval",

@@ -637,6 +637,11 @@ class JobScheduler:
         return self._job_graph.job_id
 
     @property
+    def graph_id(self) -> ExecutionGraphID:
+        """Of the present execution graph; an elastic job has one after the other."""
+        return self._graph.graph_id
+
+    @property
     def status(self) -> JobStatus:
         """The job's status."""
         return self._job.status

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
@@ -63,8 +64,10 @@ class SlotDifference:
 class _State(Enum):
     ALLOCATED = "allocated"
     ACTIVE = "active"
+    HELD = "held"
+    """Its JobMaster is lost: what runs in it runs on, until another one says whose it is."""
     VACATING = "vacating"
-    """Its JobMaster is lost, and what it has left in the slot ends."""
+    """No JobMaster wants what a lost one has left in the slot: that ends."""
     KEPT = "kept"
     """Empty, and the job's next JobMaster is to be offered it."""
     RELEASING = "releasing"
@@ -164,26 +167,57 @@ class TaskSlotTable:
         return self._slot_id(slot)
 
     def mark_slot_active(self, allocation_id: AllocationID) -> bool:
-        """The job uses the slot; False: it is unknown, being freed or being vacated."""
+        """The job uses the slot; False: it is unknown, or held, being freed or being vacated."""
         slot = self._slots.get(allocation_id)
-        if slot is None or slot.state in (_State.RELEASING, _State.VACATING):
+        if slot is None or slot.state in (_State.HELD, _State.VACATING, _State.RELEASING):
             return False
         slot.state, slot.deadline = _State.ACTIVE, None
         return True
 
-    def vacate_slots_of_job(self, job_id: JobID, reason: str, now: float) -> list[SlotTableAction]:
-        """The job's JobMaster is lost.  The slots that it used end their tasks and are kept for the
-        job's next one, for the keep time-out; those that it had not accepted are freed."""
+    def hold_slots_of_job(self, job_id: JobID, reason: str, now: float) -> list[SlotTableAction]:
+        """The job's JobMaster is lost.  The slots that it used stay as they are, with their tasks,
+        until another one adopts them, for the keep time-out; those that it had not accepted are
+        freed.  What it still answers to offers does not count."""
         self._now = now
         actions: list[SlotTableAction] = []
         for slot in self._slots_of(job_id):
-            if slot.state is _State.ALLOCATED:
-                actions += self.free_slot(slot.allocation_id, reason)
-            elif slot.state is _State.ACTIVE:
+            match slot.state:
+                case _State.ALLOCATED:
+                    actions += self.free_slot(slot.allocation_id, reason)
+                case _State.ACTIVE | _State.HELD:
+                    slot.state, slot.deadline = _State.HELD, now + self._keep_timeout
+                    slot.offer_number, slot.reason = 0, reason
+                    self._story.add(now, f"slot {slot.index} of {_names(slot)} is held: {reason}")
+                case _State.KEPT:
+                    slot.offer_number = 0
+        return actions
+
+    def job_master_registered(self, job_id: JobID, now: float) -> None:
+        """The job has a JobMaster again, which has the whole keep time-out to say what it adopts of
+        the slots that are held."""
+        self._now = now
+        for slot in self._slots_of(job_id):
+            if slot.state is _State.HELD:
+                slot.deadline = now + self._keep_timeout
+
+    def adopt_slots(
+        self, job_id: JobID, allocations: Container[AllocationID], now: float
+    ) -> list[SlotTableAction]:
+        """Of the slots that are held for the job's JobMaster these are its own, with the tasks in
+        them.  The others are vacated: they end their tasks, and can be offered when they are clean,
+        for the keep time-out.  Others than slots that are held stay as they are."""
+        self._now = now
+        actions: list[SlotTableAction] = []
+        for slot in self._slots_of(job_id):
+            if slot.state is not _State.HELD:
+                continue
+            if slot.allocation_id in allocations:
+                slot.state, slot.deadline = _State.ACTIVE, None
+                self._story.add(now, f"slot {slot.index} of {_names(slot)} is adopted")
+            else:
                 slot.state, slot.deadline = _State.VACATING, now + self._keep_timeout
-                slot.offer_number, slot.reason = 0, reason
-                self._story.add(now, f"slot {slot.index} of {_names(slot)} is vacated: {reason}")
-                actions += [EndTask(attempt_id, reason) for attempt_id in slot.tasks]
+                self._story.add(now, f"slot {slot.index} of {_names(slot)} is vacated")
+                actions += [EndTask(attempt_id, slot.reason) for attempt_id in slot.tasks]
                 actions += self._clean_when_empty(slot)
         return actions
 
@@ -223,8 +257,9 @@ class TaskSlotTable:
         """A task is submitted to a slot of its job and makes it active (TM-11).
 
         Raises:
-            SlotAllocationError: the allocation is unknown, another job's, being freed or kept for a
-            JobMaster that it has not been offered to, or the attempt is here already.
+            SlotAllocationError: the allocation is unknown, another job's, being freed or vacated,
+            held for a JobMaster that has not adopted it or kept for one that it has not been
+            offered to, or the attempt is here already.
         """
         if attempt_id in self._tasks:
             raise SlotAllocationError(f"task {attempt_id} is in {self._resource_id} already")
@@ -236,6 +271,8 @@ class TaskSlotTable:
             why = f"is that of job {slot.job_id}"
         elif slot.state is _State.KEPT and not slot.offer_number:
             why = "is kept for the job's next JobMaster"
+        elif slot.state is _State.HELD:
+            why = "is held until the job's next JobMaster has adopted it"
         elif not self.mark_slot_active(allocation_id):
             why = f"is being {'vacated' if slot.state is _State.VACATING else 'freed'}"
         if slot is None or why is not None:
@@ -293,8 +330,8 @@ class TaskSlotTable:
         return self._slot_id(slot)
 
     def free_slots_of_job(self, job_id: JobID, reason: str) -> list[SlotTableAction]:
-        """Free all slots of a job, but for those that are kept for its next JobMaster: who has lost
-        them is not asked any more."""
+        """Free all slots of a job, but for those that are held or kept for its next JobMaster: who
+        has lost them is not asked any more."""
         actions: list[SlotTableAction] = []
         for slot in self._slots_of(job_id):
             if slot.state in (_State.ALLOCATED, _State.ACTIVE):
@@ -365,6 +402,21 @@ class TaskSlotTable:
         """Whether the slot waits, empty, for its job's next JobMaster."""
         slot = self._slots.get(allocation_id)
         return slot is not None and slot.state is _State.KEPT
+
+    def holds_slots_of(self, job_id: JobID) -> bool:
+        """Whether there are slots of which the job's JobMaster has not said yet whose they are."""
+        return any(slot.state is _State.HELD for slot in self._slots_of(job_id))
+
+    def held_tasks_of(self, job_id: JobID) -> frozenset[ExecutionAttemptID]:
+        """The tasks in these."""
+        held = [slot for slot in self._slots_of(job_id) if slot.state is _State.HELD]
+        return frozenset(attempt_id for slot in held for attempt_id in slot.tasks)
+
+    def slots_in_use(self, job_id: JobID) -> tuple[SlotOffer, ...]:
+        """The job's slots that are active or held, by slot index: a JobMaster has accepted them."""
+        used = (_State.ACTIVE, _State.HELD)
+        slots = [slot for slot in self._slots_of(job_id) if slot.state in used]
+        return tuple(SlotOffer(s.allocation_id, s.index, s.profile, s.constraint) for s in slots)
 
     def tasks_of(self, allocation_id: AllocationID) -> tuple[ExecutionAttemptID, ...]:
         """The tasks in a slot."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import TypeVar
 
@@ -43,6 +44,7 @@ from flinkray.scheduler.shared.slots import (
     SlotStatus,
     WorkerLocation,
 )
+from flinkray.scheduler.shared.taking_over import TaskExecutorReport
 from flinkray.testing import TestingGateway
 from flinkray.testing.local_workers import LocalWorkers
 
@@ -66,7 +68,8 @@ NEXT_GRAPH = number(ExecutionGraphID, 2)
 
 
 class Job:
-    """A recording JobMaster in a process of its own, which takes every slot that it is offered."""
+    """A recording JobMaster in a process of its own, which takes every slot that it is offered, and
+    nothing that an earlier JobMaster has left to run."""
 
     def __init__(self, service: RpcService, job_id: JobID, attempt: int = 0) -> None:
         self.job_id = job_id
@@ -76,8 +79,7 @@ class Job:
         self.master = TestingGateway(JobMasterGateway, self.job_master_id).lenient()
         self.master.start(self.service, "jobmaster")
         self.accepted: list[SlotOffer] = []
-        success = TaskExecutorToJobMasterRegistrationSuccess(self.resource_id)
-        self.master.on(JobMasterGateway.register_task_executor).returning(success)
+        self.master.on(JobMasterGateway.register_task_executor).calling(self._registered)
         self.master.on(JobMasterGateway.offer_slots).calling(self._accept)
         self.manager: ResourceManagerGateway | None = None
 
@@ -85,6 +87,17 @@ class Job:
     def id_of(job_id: JobID, attempt: int = 0) -> JobMasterId:
         first = 1000 * int.from_bytes(job_id.value, "big") % 2**120
         return number(JobMasterId, first + attempt)
+
+    def _registered(
+        self, job_id: JobID, report: TaskExecutorReport
+    ) -> TaskExecutorToJobMasterRegistrationSuccess:
+        if report.slots:
+            self._adopting = asyncio.ensure_future(self._adopt_nothing(report.location.address))
+        return TaskExecutorToJobMasterRegistrationSuccess(self.resource_id)
+
+    async def _adopt_nothing(self, address: str) -> None:
+        executor = await self.service.connect(address, TaskExecutorGateway)
+        await executor.adopt_slots(self.job_id, self.job_master_id, NEXT_GRAPH, ())
 
     def _accept(self, resource_id: ResourceID, offers: tuple[SlotOffer, ...]) -> SlotOfferAnswer:
         self.accepted += offers

@@ -188,6 +188,16 @@ class Bench:
         if answer.refusal is not None:
             raise SlotAllocationError(answer.refusal)
 
+    async def next_job_master(
+        self, executor: TaskExecutorGateway
+    ) -> TestingGateway[JobMasterGateway]:
+        """The second one leads the job, and the TaskExecutor is registered there."""
+        second = self.start_job_master(NEXT_MASTER, "JobMaster-2")
+        await executor.job_master_changed(JOB, "JobMaster-2/jobmaster", NEXT_MASTER, RM_TOKEN)
+        await second.wait_for(JobMasterGateway.register_task_executor)
+        await asyncio.sleep(0.1)
+        return second
+
     async def latest_report(self, executor: TaskExecutorGateway) -> SlotReport:
         count = len(self.manager.calls_of(ResourceManagerGateway.heartbeat_from_task_executor))
         await executor.heartbeat_from_resource_manager(RM_NAME, RM_TOKEN)

@@ -103,6 +103,7 @@ from tests.actors.leaders import ManualLeaders
 from tests.actors.resource_cluster import (
     DISPATCHER,
     GRAPH,
+    NEXT_GRAPH,
     ONE_CPU,
     RM_ADDRESS,
     RM_TOKEN,
@@ -320,6 +321,7 @@ def _call(name: str) -> Callable[[TaskExecutorGateway, JobMasterId, ResourceMana
         "job_master_lost of a ResourceManager": (
             lambda te, _, rm: te.job_master_lost(JOB, MASTER, rm, "late")
         ),
+        "adopt_slots": lambda te, jm, _: te.adopt_slots(JOB, jm, NEXT_GRAPH, ()),
         "job_master_changed": lambda te, _, rm: te.job_master_changed(
             JOB, "JobMaster-2/jobmaster", NEXT_MASTER, rm
         ),
@@ -349,6 +351,7 @@ OF_LEADERS = (
     "disconnect_job_master",
     "job_master_lost of a JobMaster",
     "job_master_lost of a ResourceManager",
+    "adopt_slots",
     "job_master_changed",
 )
 QUESTIONS = ("can_be_released", "request_io_metrics")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from flinkray.actors.gateways import JobMasterGateway
+from flinkray.actors.gateways.task_errors import JobMasterAwayError
 from flinkray.actors.gateways.task_process import TaskProcessListenerGateway
 from flinkray.actors.task_process.code_loop import MainLoop
 from flinkray.actors.task_process.job_services import JobServices
@@ -140,8 +141,11 @@ async def test_only_the_splits_of_a_task_that_failed_are_handed_out_again(
     assert sorted(kept) == list(range(10)), "each once by those that finished"
 
 
+@pytest.mark.parametrize("error", [RpcTimeoutError("no answer"), JobMasterAwayError("it died")])
 @on_virtual_time
-async def test_splits_whose_answer_was_lost_are_asked_for_again_under_the_same_number() -> None:
+async def test_splits_whose_answer_was_lost_are_asked_for_again_under_the_same_number(
+    error: FlinkRayError,
+) -> None:
     """JM-12: else nobody would read them."""
     network = LocalNetwork()
     executor = TestingGateway(TaskProcessListenerGateway)
@@ -151,7 +155,7 @@ async def test_splits_whose_answer_was_lost_are_asked_for_again_under_the_same_n
     def answer(attempt_id: ExecutionAttemptID, number: int) -> InputSplit | None:
         asked.append(number)
         if len(asked) == 1:
-            raise RpcTimeoutError("no answer")
+            raise error
         return InputSplit(number, b"") if number < 2 else None
 
     executor.on(TaskProcessListenerGateway.request_next_input_split).calling(answer)

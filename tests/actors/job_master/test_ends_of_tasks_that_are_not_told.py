@@ -49,7 +49,7 @@ class Moment:
 
 
 @on_cluster(NODE, configuration=CONFIGURATION)
-async def test_task_that_ends_while_its_task_executor_registers_anew_is_missed_and_run_again(
+async def test_task_that_ends_while_its_task_executor_registers_anew_is_told_of_after_that(
     cluster: ChaosCluster,
 ) -> None:
     """The TaskExecutor had not heard its JobMaster for 5 s, of which the JobMaster itself had slept
@@ -94,5 +94,5 @@ async def test_task_that_ends_while_its_task_executor_registers_anew_is_missed_a
 
     result = await asyncio.wait_for(cluster.result(job.job_id), 60)
     assert result.status is JobStatus.FINISHED
-    assert (await cluster.details(job.job_id)).restarts == 1
+    assert (await cluster.details(job.job_id)).restarts == 0
     assert starts_of(cluster, "JobMaster") == 1

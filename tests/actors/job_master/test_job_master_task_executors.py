@@ -14,11 +14,12 @@ from flinkray.actors.gateways.messages import (
     TaskExecutorToJobMasterRegistrationSuccess,
 )
 from flinkray.client.python_job import PythonJobBuilder
+from flinkray.core.errors import RpcTimeoutError
 from flinkray.core.ids import AllocationID, FencingToken, JobID, ResourceID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc import LocalRpcService, RegistrationRejection
 from flinkray.scheduler.graph.job_graph import JobGraph
-from flinkray.scheduler.shared.slots import SlotOffer, WorkerLocation
+from flinkray.scheduler.shared.slots import AllocatedSlot, SlotOffer, WorkerLocation
 from flinkray.scheduler.shared.taking_over import TaskExecutorReport
 from flinkray.testing import TestingGateway
 from flinkray.testing.mini_cluster import MiniCluster
@@ -128,6 +129,36 @@ async def test_new_session_disconnects_the_old_one_and_its_slots_are_taken(tmp_p
         await around.executor.wait_for(TaskExecutorGateway.disconnect_job_master)
         assert around.goodbyes() == [around.job_id]
         assert await around.offer(SECOND)
+
+
+@on_virtual_time
+async def test_slots_of_an_earlier_job_master_are_not_adopted_and_its_own_ones_are(
+    tmp_path: Path,
+) -> None:
+    """A TaskExecutor that only lost the connection, and registers anew, goes on; what it is told
+    goes there until it has arrived."""
+    async with MiniCluster(str(tmp_path), TINY_NODE) as cluster:
+        around = await Surroundings.begin(cluster)
+        adopt = TaskExecutorGateway.adopt_slots
+        around.executor.on(adopt).raising(RpcTimeoutError("no answer"))
+
+        def report(*allocations: AllocationID) -> TaskExecutorReport:
+            slots = (AllocatedSlot(a, 0, ONE_CPU, around.location) for a in allocations)
+            return TaskExecutorReport(around.location, tuple(slots), ())
+
+        await around.master.register_task_executor(around.job_id, report(FIRST))
+        job_id, token, graph_id, adopted = await around.executor.wait_for(adopt, 2)
+        assert (job_id, token) == (around.job_id, around.master.fencing_token)
+        assert adopted == ()
+        around.executor.on(adopt).returning(None)
+        await around.executor.wait_for(adopt, 3)
+
+        assert await around.offer(SECOND)
+        await asyncio.sleep(1)  # the SlotPool's news of it, and what would be told again
+        before = len(around.executor.calls_of(adopt))
+        assert before == 3, "it is not told again"
+        await around.master.register_task_executor(around.job_id, report(SECOND))
+        assert await around.executor.wait_for(adopt, 4) == (job_id, token, graph_id, (SECOND,))
 
 
 @on_virtual_time

@@ -121,7 +121,7 @@ def free_cpus() -> float:
 def locations(job: Job) -> dict[int, WorkerLocation]:
     """By bundle, those that registered last."""
     registered = job.master.calls_of(JobMasterGateway.register_task_executor)
-    return {location.bundle_index: location for _, location in registered}
+    return {report.location.bundle_index: report.location for _, report in registered}
 
 
 async def test_a_jobs_slots_are_the_bundles_of_a_placement_group(resources: RayResources) -> None:

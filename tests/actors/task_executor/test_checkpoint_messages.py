@@ -180,7 +180,7 @@ async def test_answers_for_a_job_that_has_nothing_here_any_more_are_dropped(tmp_
     await executor.free_slot(A, MASTER, "done")
     await executor.free_slot(B, MASTER, "done")
     await executor.tasks_reported(name, (acknowledgement(1),))
-    assert bench.endpoint._task_table._senders == {}
+    assert bench.endpoint._task_table._jobs == {}
     assert acknowledgement(1) not in heard.all
 
 

@@ -16,7 +16,12 @@ from flinkray.actors.gateways.messages import (
     TaskExecutorToJobMasterRegistrationSuccess,
 )
 from flinkray.actors.gateways.task_errors import TaskError
-from flinkray.core.errors import FlinkRayError, SlotAllocationError, UnknownTaskExecutorError
+from flinkray.core.errors import (
+    FencingTokenError,
+    FlinkRayError,
+    SlotAllocationError,
+    UnknownTaskExecutorError,
+)
 from flinkray.core.ids import (
     AllocationID,
     JobID,
@@ -25,9 +30,8 @@ from flinkray.core.ids import (
 from flinkray.rpc import RegistrationRejection
 from flinkray.scheduler.shared.slots import SlotOffer, SlotOfferAnswer
 from flinkray.scheduler.shared.states import ExecutionState
-from flinkray.testing import eventually
 from flinkray.testing.virtual_time import on_virtual_time
-from tests.actors.resource_cluster import NEXT_GRAPH, RM_TOKEN, number
+from tests.actors.resource_cluster import GRAPH, NEXT_GRAPH, RM_TOKEN, number
 from tests.actors.task_executor_under_test import (
     JOB,
     MASTER,
@@ -45,19 +49,21 @@ from tests.actors.task_executor_under_test import (
 
 
 @on_virtual_time
-async def test_a_dead_job_masters_slots_are_kept_until_the_time_is_over(tmp_path: Path) -> None:
+async def test_a_dead_job_masters_tasks_run_on_until_the_time_is_over(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     executor, _ = await bench.start_with_slot()
     await task(A).submit(executor)
     bench.network.crash("JobMaster-1")
-    await eventually(lambda: bench.runner.cleaned == [JOB], 1, "the slot to be clean")
-    assert bench.client.clock.monotonic() < 1, "what ran there ends at once"
+    await asyncio.sleep(30)
+    assert not bench.runner.failures[task(A).attempt_id].done()
     assert allocations(await bench.latest_report(executor)) == [A, None]
     with pytest.raises(SlotAllocationError):
         await bench.request(executor, 0, B, job_id=number(JobID, 2))
 
     assert (await bench.manager.wait_for(ResourceManagerGateway.notify_slot_available))[2] == A
     assert 60 <= bench.client.clock.monotonic() < 62
+    assert bench.runner.failures[task(A).attempt_id].cancelled()
+    assert bench.runner.cleaned == [JOB]
     assert allocations(await bench.latest_report(executor)) == [None, None]
 
 
@@ -70,11 +76,19 @@ async def test_the_next_job_master_gets_slots_and_the_past_one_is_refused(tmp_pa
     second = bench.start_job_master(NEXT_MASTER, "JobMaster-2")
     await bench.request(executor, 1, B, master=NEXT_MASTER, address="JobMaster-2/jobmaster")
     _, offers = await second.wait_for(JobMasterGateway.offer_slots)
-    assert {offer.allocation_id for offer in offers} == {A, B}
+    assert [offer.allocation_id for offer in offers] == [B]
     with pytest.raises(TaskError, match="does not lead the job here"):
         await task(B, attempt=1).submit(executor)
-    await task(B).submit(executor, NEXT_MASTER)
-    await task(A, attempt=1).submit(executor, NEXT_MASTER)
+    with pytest.raises(FencingTokenError):
+        await executor.adopt_slots(JOB, MASTER, GRAPH, ())
+    assert await task(B, graph_id=NEXT_GRAPH).submit(executor, NEXT_MASTER) == ()
+    (refused,) = await task(A, 1, graph_id=NEXT_GRAPH).submit(executor, NEXT_MASTER)
+    assert "is held until the job's next JobMaster has adopted it" in refused.cause
+    assert refused.lost_slot == A
+    await executor.adopt_slots(JOB, NEXT_MASTER, NEXT_GRAPH, ())
+    _, offers = await second.wait_for(JobMasterGateway.offer_slots, 2)
+    assert [offer.allocation_id for offer in offers] == [A]
+    assert await task(A, 1, graph_id=NEXT_GRAPH).submit(executor, NEXT_MASTER) == ()
     assert bench.manager.calls_of(ResourceManagerGateway.notify_slot_available) == []
 
 
@@ -88,9 +102,8 @@ async def test_the_next_job_master_is_offered_what_was_kept_for_it_when_it_is_cl
     await task(A).submit(executor)
     bench.runner.may_clean.clear()
     bench.network.crash("JobMaster-1")
-    second = bench.start_job_master(NEXT_MASTER, "JobMaster-2")
-    await executor.job_master_changed(JOB, "JobMaster-2/jobmaster", NEXT_MASTER, RM_TOKEN)
-    await second.wait_for(JobMasterGateway.register_task_executor)
+    second = await bench.next_job_master(executor)
+    await executor.adopt_slots(JOB, NEXT_MASTER, NEXT_GRAPH, ())
     assert second.calls_of(JobMasterGateway.offer_slots) == []
     bench.runner.may_clean.set()
     _, offers = await second.wait_for(JobMasterGateway.offer_slots)
@@ -111,10 +124,9 @@ async def test_goodbye_of_a_lost_job_master_leaves_its_successor_what_was_kept(
     await executor.job_master_lost(JOB, MASTER, RM_TOKEN, "it is deaf")
     await executor.disconnect_job_master(JOB, MASTER, "your heartbeats have timed out")
     assert allocations(await bench.latest_report(executor)) == [A, None]
-    second = bench.start_job_master(NEXT_MASTER, "JobMaster-2")
-    await executor.job_master_changed(JOB, "JobMaster-2/jobmaster", NEXT_MASTER, RM_TOKEN)
-    _, offers = await second.wait_for(JobMasterGateway.offer_slots)
-    assert [offer.allocation_id for offer in offers] == [A]
+    second = await bench.next_job_master(executor)
+    ((_, report),) = second.calls_of(JobMasterGateway.register_task_executor)
+    assert [slot.allocation_id for slot in report.slots] == [A]
 
 
 @on_virtual_time
@@ -138,6 +150,7 @@ async def test_end_of_a_past_job_masters_task_is_told_under_its_own_name(tmp_pat
     second = bench.start_job_master(NEXT_MASTER, "JobMaster-2")
     await bench.request(executor, 1, B, master=NEXT_MASTER, address="JobMaster-2/jobmaster")
     await second.wait_for(JobMasterGateway.offer_slots)
+    await executor.adopt_slots(JOB, NEXT_MASTER, NEXT_GRAPH, ())
     await task(B, graph_id=NEXT_GRAPH).submit(executor, NEXT_MASTER)
 
     bench.runner.failures[task(A).attempt_id].set_exception(TaskError("at last"))
@@ -225,6 +238,9 @@ async def test_job_master_that_is_registered_at_since_its_goodbye_is_followed_on
     master.on(JobMasterGateway.register_task_executor).calling(register)
     await master.wait_for(JobMasterGateway.register_task_executor, 2)  # it has been silent
     await executor.disconnect_job_master(JOB, MASTER, "you are deaf")
+    await master.wait_for(JobMasterGateway.register_task_executor, 3)
+    await asyncio.sleep(0.1)
+    await executor.adopt_slots(JOB, MASTER, GRAPH, ())
     await master.wait_for(JobMasterGateway.offer_slots, 2)
 
     await executor.job_master_changed(JOB, "JobMaster-1/jobmaster", MASTER, RM_TOKEN)

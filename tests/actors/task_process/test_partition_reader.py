@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from flinkray.actors.gateways.task_errors import JobMasterAwayError
 from flinkray.actors.gateways.task_process import (
     JobPartition,
     PartitionData,
@@ -15,7 +16,11 @@ from flinkray.actors.gateways.task_process import (
     TaskProcessListenerGateway,
 )
 from flinkray.actors.task_process.partition_reader import PartitionReader
-from flinkray.core.errors import PartitionProducerDisposedError
+from flinkray.core.errors import (
+    FlinkRayError,
+    PartitionProducerDisposedError,
+    RecipientUnreachableError,
+)
 from flinkray.core.ids import (
     IntermediateDataSetID,
     JobID,
@@ -118,6 +123,17 @@ async def test_a_partition_whose_producer_was_replaced_is_given_up() -> None:
     with pytest.raises(ResultPartitionNotFoundError):
         await around.read()
     assert len(around.questions) == 2
+
+
+@pytest.mark.parametrize(
+    "error", [JobMasterAwayError("it died"), RecipientUnreachableError("it died just now")]
+)
+@on_virtual_time
+async def test_a_question_that_no_job_master_answers_is_asked_again(error: FlinkRayError) -> None:
+    """The reader failed, and with it a job of which only the JobMaster had died."""
+    around = Surroundings(there_after=40.0, states=[error, error, ExecutionState.DEPLOYING])
+    assert await around.read() == [b"data"]
+    assert len(around.questions) > 3
 
 
 @on_virtual_time

@@ -166,19 +166,89 @@ def test_unknown_slot_cannot_be_activated(table: TaskSlotTable) -> None:
     assert not table.mark_slot_active(A)
 
 
-def vacated(table: TaskSlotTable) -> None:
-    """A, in which a task ran, at 100.0."""
+def held(table: TaskSlotTable) -> None:
+    """A, in which a task runs, since 90.0; the next JobMaster has been there since 100.0."""
     table.allocate_slot(0, JOB, A, SMALL, 0.0)
     table.add_task(attempt(0), JOB, A)
-    assert table.vacate_slots_of_job(JOB, "it died", 100.0) == [EndTask(attempt(0), "it died")]
+    assert table.hold_slots_of_job(JOB, "it died", 90.0) == []
+    table.job_master_registered(JOB, 100.0)
 
 
-def test_slot_of_a_lost_job_master_is_kept_when_its_tasks_have_ended_and_it_is_clean(
+def test_task_in_a_held_slot_runs_on_and_is_adopted_with_it(table: TaskSlotTable) -> None:
+    """TM-15.  Meanwhile the slot takes no other task, and is neither offered nor anybody else's."""
+    held(table)
+    assert table.offer_slots(JOB) is None
+    assert not table.mark_slot_active(A)
+    with pytest.raises(SlotAllocationError, match="is held until the job's next JobMaster has ad"):
+        table.add_task(attempt(1), JOB, A)
+    with pytest.raises(SlotAllocationError, match="the slot is that of job"):
+        table.allocate_slot(0, OTHER_JOB, B, SMALL, 101.0)
+    assert table.compare_with_job_master(JOB, ()) == SlotDifference((), ())
+    assert table.adopt_slots(JOB, (A,), 101.0) == []
+    assert table.tasks_of(A) == (attempt(0),)
+    assert table.next_deadline() is None
+    table.add_task(attempt(1), JOB, A)
+
+
+def test_held_slot_stays_as_it_is_when_its_tasks_have_ended(table: TaskSlotTable) -> None:
+    """Its JobMaster is to hear of their ends before it says what becomes of the slot."""
+    held(table)
+    assert table.remove_task(attempt(0)) == []
+    assert table.holds_slots_of(JOB)
+    assert table.adopt_slots(JOB, (A,), 101.0) == []
+    assert not table.holds_slots_of(JOB)
+
+
+def test_held_slot_that_nobody_adopts_is_freed_with_its_tasks_when_the_time_is_over(
+    table: TaskSlotTable,
+) -> None:
+    """The next JobMaster has all of it, and so has the one after that."""
+    held(table)
+    assert table.hold_slots_of_job(JOB, "it died, too", 110.0) == []
+    table.job_master_registered(JOB, 120.0)
+    assert table.free_timed_out_slots(179.9) == []
+    reason = "no JobMaster took it for 60 s: it died, too"
+    assert table.free_timed_out_slots(180.0) == [EndTask(attempt(0), reason)]
+    assert one(table.remove_task(attempt(0)), CleanSlot).reason == reason
+    assert table.slot_cleaned(A) == slot_id("te")
+
+
+def test_adoption_changes_nothing_of_slots_that_are_in_use(table: TaskSlotTable) -> None:
+    """It may come twice, and after the slots that were gained since."""
+    held(table)
+    table.adopt_slots(JOB, (A,), 101.0)
+    table.allocate_slot(1, JOB, B, SMALL, 102.0)
+    table.add_task(attempt(1), JOB, B)
+    assert table.adopt_slots(JOB, (), 103.0) == []
+    assert table.slots_in_use(JOB) != ()
+    assert table.next_deadline() is None
+
+
+def test_answer_of_a_lost_job_master_to_an_offer_does_not_count(table: TaskSlotTable) -> None:
+    """A slot that was kept for it would be in use for ever, with nobody to use it."""
+    vacated(table)
+    table.remove_task(attempt(0))
+    table.slot_cleaned(A)
+    offering = table.offer_slots(JOB)
+    assert offering is not None
+    table.hold_slots_of_job(JOB, "it died, too", 102.0)
+    assert table.offer_answered(offering, (A,), 103.0) == []
+    assert table.is_kept(A)
+
+
+def vacated(table: TaskSlotTable) -> None:
+    """A, in which a task ran, at 100.0."""
+    held(table)
+    assert table.adopt_slots(JOB, (), 100.0) == [EndTask(attempt(0), "it died")]
+
+
+def test_slot_that_is_not_adopted_is_kept_when_its_tasks_have_ended_and_it_is_clean(
     table: TaskSlotTable,
 ) -> None:
     """TM-15.  Nobody is offered it before that."""
     vacated(table)
-    assert table.vacate_slots_of_job(JOB, "it is still dead", 101.0) == []
+    assert table.hold_slots_of_job(JOB, "it is dead, too", 101.0) == []
+    assert table.adopt_slots(JOB, (A,), 101.0) == []
     assert table.offer_slots(JOB) is None
     assert one(table.remove_task(attempt(0)), CleanSlot).allocation_id == A
     assert table.offer_slots(JOB) is None
@@ -195,13 +265,14 @@ def test_slot_of_a_lost_job_master_is_kept_when_its_tasks_have_ended_and_it_is_c
     table.add_task(attempt(1), JOB, A)
 
 
-def test_slot_in_which_nothing_runs_is_cleaned_at_once_and_kept_for_the_next_job_master(
+def test_slot_in_which_nothing_runs_is_cleaned_and_kept_when_it_is_not_adopted(
     table: TaskSlotTable,
 ) -> None:
     """TM-15."""
     table.allocate_slot(0, JOB, A, SMALL, 0.0)
     table.mark_slot_active(A)
-    actions = table.vacate_slots_of_job(JOB, "it died", 1.0)
+    assert table.hold_slots_of_job(JOB, "it died", 1.0) == []
+    actions = table.adopt_slots(JOB, (), 2.0)
     assert actions == [CleanSlot(slot_id("te"), JOB, A, "it died")]
     table.slot_cleaned(A)
     assert table.is_kept(A)
@@ -226,7 +297,7 @@ def test_slot_that_only_the_lost_job_master_knew_is_freed(table: TaskSlotTable) 
     table.allocate_slot(0, JOB, A, SMALL, 0.0)
     table.allocate_slot(1, OTHER_JOB, B, SMALL, 0.0)
     table.mark_slot_active(B)
-    actions = table.vacate_slots_of_job(JOB, "it died", 1.0)
+    actions = table.hold_slots_of_job(JOB, "it died", 1.0)
     assert [a.allocation_id for a in only(actions, CleanSlot)] == [A]
     assert table.slot_cleaned(A) == slot_id("te", 0)
 
@@ -421,13 +492,14 @@ def test_thirds_of_a_worker_can_all_be_allocated() -> None:
     assert len(table.allocations_of(JOB)) == 3
 
 
-def test_slot_that_is_being_freed_is_neither_vacated_nor_given_again(
+def test_slot_that_is_being_freed_is_neither_held_nor_given_again(
     table: TaskSlotTable,
 ) -> None:
     table.allocate_slot(0, JOB, A, SMALL, 0.0)
     table.add_task(attempt(0), JOB, A)
     table.free_slot(A, "not wanted")
-    assert table.vacate_slots_of_job(JOB, "it died", 1.0) == []
+    assert table.hold_slots_of_job(JOB, "it died", 1.0) == []
+    assert table.adopt_slots(JOB, (A,), 2.0) == []
     assert not table.mark_slot_active(A)
     with pytest.raises(SlotAllocationError, match="the allocation has slot 0"):
         table.allocate_slot(0, JOB, A, SMALL, 2.0)

@@ -46,8 +46,10 @@ class Slot:
     deadline: float | None
     is_freed: bool = False
     is_being_cleaned: bool = False
+    is_held: bool = False
+    """Until the next JobMaster has said whether it is its own."""
     is_vacated: bool = False
-    """Until the next JobMaster has it."""
+    """It is not; until it has been offered it."""
     is_kept: bool = False
     """Vacated, and clean."""
     tasks: set[ExecutionAttemptID] = field(default_factory=set)
@@ -55,10 +57,13 @@ class Slot:
 
     @property
     def can_be_offered(self) -> bool:
-        return self.deadline is not None and (self.is_kept or not self.is_vacated)
+        if self.is_held or self.deadline is None:
+            return False
+        return self.is_kept or not self.is_vacated
 
     def activate(self) -> None:
-        self.deadline, self.is_vacated, self.is_kept = None, False, False
+        self.deadline = None
+        self.is_held = self.is_vacated = self.is_kept = False
 
 
 class TaskSlotTableMachine(RuleBasedStateMachine):
@@ -89,7 +94,7 @@ class TaskSlotTableMachine(RuleBasedStateMachine):
 
     def freed(self, allocation_id: AllocationID) -> None:
         slot = self.slots[allocation_id]
-        slot.is_freed, slot.deadline = True, None
+        slot.is_freed, slot.is_held, slot.deadline = True, False, None
 
     @property
     def used(self) -> ResourceProfile:
@@ -175,14 +180,38 @@ class TaskSlotTableMachine(RuleBasedStateMachine):
     @rule(job=JOBS)
     def job_master_is_lost(self, job: JobID) -> None:
         for allocation_id, slot in self.slots.items():
-            if slot.job_id != job or slot.is_freed or slot.is_vacated:
+            if slot.job_id != job or slot.is_freed:
                 continue
-            if slot.deadline is not None:
+            if slot.is_vacated:
+                slot.offer = 0
+            elif slot.deadline is not None and not slot.is_held:
                 self.freed(allocation_id)
             else:
-                slot.is_vacated, slot.offer = True, 0
+                slot.is_held, slot.offer = True, 0
                 slot.deadline = self.now + KEEP_TIMEOUT
-        self.carry_out(self.table.vacate_slots_of_job(job, "it died", self.now))
+        running = {t for slot in self.slots.values() for t in slot.tasks if slot.is_held}
+        actions = self.table.hold_slots_of_job(job, "it died", self.now)
+        assert running.isdisjoint(a.attempt_id for a in actions if isinstance(a, EndTask))
+        self.carry_out(actions)
+
+    @rule(job=JOBS)
+    def next_job_master_is_registered_at(self, job: JobID) -> None:
+        for slot in self.slots.values():
+            if slot.job_id == job and slot.is_held:
+                slot.deadline = self.now + KEEP_TIMEOUT
+        self.table.job_master_registered(job, self.now)
+
+    @rule(job=JOBS, adopted=st.frozensets(ALLOCATIONS))
+    def next_job_master_adopts(self, job: JobID, adopted: frozenset[AllocationID]) -> None:
+        for allocation_id, slot in self.slots.items():
+            if slot.job_id != job or not slot.is_held:
+                continue
+            if allocation_id in adopted:
+                slot.activate()
+            else:
+                slot.is_held, slot.is_vacated = False, True
+                slot.deadline = self.now + KEEP_TIMEOUT
+        self.carry_out(self.table.adopt_slots(job, adopted, self.now))
 
     # tasks
 
@@ -194,11 +223,12 @@ class TaskSlotTableMachine(RuleBasedStateMachine):
             self.table.add_task(attempt, job_id, allocation_id)
         except SlotAllocationError:
             if slot is not None and slot.job_id == job_id and not slot.is_freed:
-                assert slot.is_vacated
+                assert slot.is_held or slot.is_vacated
                 assert not (slot.is_kept and slot.offer), "it is offered to the next JobMaster"
             return
         assert slot is not None
         assert not slot.is_freed
+        assert not slot.is_held, "who has not adopted it puts nothing there"
         assert not slot.is_vacated or (slot.is_kept and slot.offer)
         assert slot.job_id == job_id
         self.next_task += 1
@@ -234,7 +264,7 @@ class TaskSlotTableMachine(RuleBasedStateMachine):
     @rule(job=JOBS, only_inactive=st.booleans())
     def free_job(self, job: JobID, only_inactive: bool) -> None:
         for allocation_id, slot in self.slots.items():
-            is_kept = slot.is_vacated or slot.is_freed
+            is_kept = slot.is_held or slot.is_vacated or slot.is_freed
             if slot.job_id == job and not is_kept and (slot.deadline or not only_inactive):
                 self.freed(allocation_id)
         free = self.table.free_slots_of_job
@@ -303,6 +333,20 @@ class TaskSlotTableMachine(RuleBasedStateMachine):
             if slot.is_freed or slot.is_vacated:
                 assert slot.tasks <= self.ending, "who frees a slot ends what runs in it"
         assert self.table.is_empty == (not self.slots)
+
+    @invariant()
+    def what_is_held_runs_on(self) -> None:
+        for job in (JOB, OTHER_JOB):
+            held = [s for s in self.slots.values() if s.job_id == job and s.is_held]
+            assert self.table.holds_slots_of(job) == bool(held)
+            assert self.table.held_tasks_of(job) == {t for slot in held for t in slot.tasks}
+            assert self.ending.isdisjoint(self.table.held_tasks_of(job))
+            used = {
+                a
+                for a, s in self.slots.items()
+                if s.job_id == job and not s.is_freed and (s.is_held or s.deadline is None)
+            }
+            assert {offer.allocation_id for offer in self.table.slots_in_use(job)} == used
 
     @invariant()
     def unused_slots_have_an_end(self) -> None:

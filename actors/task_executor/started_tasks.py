@@ -1,0 +1,122 @@
+"""Tasks as a TaskExecutor has started them, and how the next JobMaster is told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from flinkray.actors.task_executor.tasks_of_kind import AcceptedTask
+from flinkray.core.ids import ExecutionAttemptID, ExecutionGraphID, KvStateID
+from flinkray.core.kv_states import KvStateRegistration
+from flinkray.scheduler.checkpoints.messages import AwaitCheckpoint
+from flinkray.scheduler.shared.states import ExecutionState
+from flinkray.scheduler.shared.taking_over import (
+    ReportedGraph,
+    ReportedTask,
+    TaskExecutorReport,
+)
+from flinkray.scheduler.shared.tasks import (
+    SharedPart,
+    TaskDeployment,
+    TaskExecutionState,
+    VertexInformation,
+)
+
+
+@dataclass(slots=True)
+class StartedTask:
+    """An attempt, and the parts as they were when it was deployed: later versions of the same keys
+    are others'."""
+
+    attempt_id: ExecutionAttemptID
+    deployment: TaskDeployment
+    vertex: SharedPart
+    inputs: tuple[SharedPart, ...]
+    state: ExecutionState = ExecutionState.DEPLOYING
+    """As it was told last."""
+    awaits: AwaitCheckpoint | None = None
+    """What it has come to the end of its input with."""
+    stops_with: int | None = None
+    """The checkpoint that it has been told to stop with."""
+    kv_states: dict[KvStateID, KvStateRegistration] = field(default_factory=dict)
+    """What can be queried of it."""
+
+    @property
+    def information(self) -> VertexInformation:
+        assert isinstance(self.vertex.content, VertexInformation)
+        return self.vertex.content
+
+    def accepted(self, slot_index: int) -> AcceptedTask:
+        """With the state that it is to be restored from, which is not kept."""
+        accepted = AcceptedTask(self.attempt_id, self.deployment, self.information, slot_index)
+        self.deployment = replace(self.deployment, restored=None)
+        return accepted
+
+
+@dataclass(frozen=True, slots=True)
+class EndedTask:
+    """One that has ended."""
+
+    task: StartedTask
+    state: TaskExecutionState
+
+    @property
+    def number(self) -> int:
+        """Of the attempt."""
+        return self.task.attempt_id.attempt_number
+
+
+def reported_graphs(
+    running: Iterable[StartedTask], ended: Iterable[EndedTask]
+) -> tuple[ReportedGraph, ...]:
+    """By execution graph.  Parts get keys of their own: a key of the deployments may mean several
+    versions."""
+    graphs: dict[ExecutionGraphID, _Graph] = {}
+    for task in running:
+        graphs.setdefault(task.attempt_id.graph_id, _Graph()).add(task, None)
+    for one in ended:
+        graphs.setdefault(one.task.attempt_id.graph_id, _Graph()).add(one.task, one.state)
+    return tuple(
+        ReportedGraph(graph_id, tuple(graph.parts.values()), tuple(graph.tasks))
+        for graph_id, graph in graphs.items()
+    )
+
+
+class _Graph:
+    def __init__(self) -> None:
+        self.parts: dict[tuple[int, int], SharedPart] = {}
+        """By key and version."""
+        self.tasks: list[ReportedTask] = []
+
+    def add(self, task: StartedTask, end: TaskExecutionState | None) -> None:
+        deployment = replace(
+            task.deployment,
+            vertex=self._key_of(task.vertex),
+            inputs=tuple(map(self._key_of, task.inputs)),
+        )
+        state = task.state if end is None else end.state
+        is_stopping = task.stops_with is not None
+        self.tasks.append(ReportedTask(deployment, state, end, is_stopping))
+
+    def _key_of(self, part: SharedPart) -> int:
+        known = self.parts.get((part.key, part.version))
+        if known is None:
+            known = SharedPart(len(self.parts), 0, part.content)
+            if isinstance(part.content, VertexInformation):
+                invokable = replace(part.content.invokable, code=b"")
+                known = replace(known, content=replace(part.content, invokable=invokable))
+            self.parts[part.key, part.version] = known
+        return known.key
+
+
+def without_texts(report: TaskExecutorReport) -> TaskExecutorReport:
+    """Without most of what is told of failures."""
+    return replace(report, graphs=tuple(map(_graph_without_texts, report.graphs)))
+
+
+def _graph_without_texts(graph: ReportedGraph) -> ReportedGraph:
+    tasks = (
+        task if task.ended is None else replace(task, ended=task.ended.shortened())
+        for task in graph.tasks
+    )
+    return replace(graph, tasks=tuple(tasks))

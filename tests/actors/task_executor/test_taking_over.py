@@ -1,0 +1,577 @@
+"""What a TaskExecutor does between two JobMasters of a job; both only record."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flinkray.actors.gateways import JobMasterGateway, TaskExecutorGateway
+from flinkray.actors.gateways.messages import (
+    TaskExecutorHeartbeat,
+    TaskExecutorToJobMasterRegistrationSuccess,
+)
+from flinkray.actors.gateways.task_errors import JobMasterAwayError, TaskError
+from flinkray.checkpoint.metadata import SnapshotKind
+from flinkray.core.errors import FencingTokenError, FlinkRayError
+from flinkray.core.ids import (
+    ExecutionAttemptID,
+    ExecutionGraphID,
+    IntermediateDataSetID,
+    JobVertexID,
+    KvStateID,
+    ResourceID,
+    ResultPartitionID,
+    WorkerGroupId,
+)
+from flinkray.core.kv_states import KvStateRegistration
+from flinkray.scheduler.checkpoints.messages import (
+    AcknowledgeCheckpoint,
+    AwaitCheckpoint,
+    CheckpointAborted,
+    TriggerCheckpoint,
+)
+from flinkray.scheduler.checkpoints.properties import CheckpointProperties
+from flinkray.scheduler.graph.job_graph import PYTHON, Invokable, ResultPartitionType
+from flinkray.scheduler.shared.slots import WorkerLocation
+from flinkray.scheduler.shared.states import ExecutionState
+from flinkray.scheduler.shared.taking_over import ReportedTask, TaskExecutorReport
+from flinkray.scheduler.shared.tasks import (
+    JobInformation,
+    PartitionLocations,
+    RestoredTask,
+    ResultInformation,
+    SharedPart,
+    TaskDeployment,
+    TaskDeployments,
+    TaskExecutionState,
+    VertexInformation,
+    attempt_of,
+    pack_numbers,
+)
+from flinkray.spark.user_code import dump_function
+from flinkray.testing import TestingGateway, eventually
+from flinkray.testing.virtual_time import on_virtual_time
+from tests.actors.resource_cluster import GRAPH, NEXT_GRAPH, RM_TOKEN, number
+from tests.actors.task_executor_under_test import (
+    JOB,
+    MASTER,
+    NEXT_MASTER,
+    A,
+    B,
+    Bench,
+    allocations,
+    task,
+)
+
+Master = TestingGateway[JobMasterGateway]
+
+
+async def waits(context: Any) -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+async def finishes(context: Any) -> None:
+    pass
+
+
+def vertex(value: int, function: Any, *results: IntermediateDataSetID) -> VertexInformation:
+    information = tuple(ResultInformation(r, ResultPartitionType.BLOCKING, ()) for r in results)
+    invokable = Invokable(PYTHON, dump_function(function))
+    return VertexInformation(number(JobVertexID, value), "v", 2, 128, invokable, (), information)
+
+
+def deployments(
+    information: VertexInformation, *tasks: TaskDeployment, graph_id: ExecutionGraphID = GRAPH
+) -> TaskDeployments:
+    """Of the vertex with key 1."""
+    parts = (SharedPart(0, 0, JobInformation(JOB, "job")), SharedPart(1, 0, information))
+    return TaskDeployments(JOB, graph_id, 0, parts, tasks)
+
+
+def reports_to(master: Master) -> list[TaskExecutorReport]:
+    """Those with which the TaskExecutor has registered."""
+    return [it for _, it in master.calls_of(JobMasterGateway.register_task_executor)]
+
+
+def told(master: Master) -> list[Any]:
+    """What was reported of tasks."""
+    calls = master.calls_of(JobMasterGateway.tasks_reported)
+    return [report for (reports,) in calls for report in reports]
+
+
+def tasks_in(report: TaskExecutorReport) -> dict[ExecutionAttemptID, ReportedTask]:
+    found = {}
+    for graph in report.graphs:
+        parts = {part.key: part.content for part in graph.parts}
+        for one in graph.tasks:
+            information = parts[one.deployment.vertex]
+            assert isinstance(information, VertexInformation)
+            found[attempt_of(graph.graph_id, information, one.deployment)] = one
+    return found
+
+
+async def answers_when(
+    master: Master, may_answer: asyncio.Event, name: str = "JobMaster-2"
+) -> None:
+    """A registration."""
+
+    async def answer(*_: object) -> TaskExecutorToJobMasterRegistrationSuccess:
+        await may_answer.wait()
+        return TaskExecutorToJobMasterRegistrationSuccess(ResourceID(name))
+
+    master.on(JobMasterGateway.register_task_executor).calling(answer)
+
+
+# --- the report -----------------------------------------------------------------------------------
+
+
+@on_virtual_time
+async def test_the_next_job_master_is_told_what_runs_and_what_has_ended(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    executor, first = await bench.start_with_slot()
+    await bench.request(executor, 1, B)
+    await first.wait_for(JobMasterGateway.offer_slots, 2)
+    runs, ends = task(A), task(B, attempt=3)
+    restored = replace(
+        runs.deployments.tasks[0], restored=RestoredTask(7, None), coordinator_attempt=2, restores=1
+    )
+    await executor.submit_tasks(replace(runs.deployments, tasks=(restored,)), MASTER, None)
+    await ends.submit(executor)
+    await asyncio.sleep(0.1)
+    bench.runner.failures[ends.attempt_id].set_result(None)
+    await first.wait_for(JobMasterGateway.tasks_reported)
+    assert reports_to(first)[0].graphs == ()
+
+    bench.network.crash("JobMaster-1")
+    (report,) = reports_to(await bench.next_job_master(executor))
+
+    assert report.location == bench.endpoint.location
+    assert [(s.allocation_id, s.slot_index) for s in report.slots] == [(A, 0), (B, 1)]
+    assert all(slot.location == report.location for slot in report.slots)
+    (graph,) = report.graphs
+    assert graph.graph_id == GRAPH
+    found = tasks_in(report)
+    assert set(found) == {runs.attempt_id, ends.attempt_id}
+    running = found[runs.attempt_id]
+    assert running.deployment == replace(restored, restored=None, vertex=running.deployment.vertex)
+    assert (running.state, running.ended) == (ExecutionState.DEPLOYING, None)
+    finished = found[ends.attempt_id]
+    assert finished.state is ExecutionState.FINISHED
+    assert finished.ended == TaskExecutionState(JOB, ends.attempt_id, ExecutionState.FINISHED)
+
+
+@on_virtual_time
+async def test_of_ends_that_no_job_master_heard_the_next_one_is_told(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    executor, _ = await bench.start_with_slot()
+    await task(A).submit(executor)
+    await asyncio.sleep(0.1)
+    bench.network.crash("JobMaster-1")
+    bench.runner.failures[task(A).attempt_id].set_exception(TaskError("the disk is full"))
+    await asyncio.sleep(1)
+    second = await bench.next_job_master(executor)
+    (report,) = reports_to(second)
+    ended = tasks_in(report)[task(A).attempt_id].ended
+    assert ended is not None
+    assert (ended.state, ended.failure) == (ExecutionState.FAILED, "the disk is full")
+    assert [slot.allocation_id for slot in report.slots] == [A], "held as it is"
+    assert told(second) == []
+
+
+@on_virtual_time
+async def test_of_a_subtask_only_the_latest_attempt_is_remembered(tmp_path: Path) -> None:
+    """Else a job that restarts for months would be remembered for ever."""
+    bench = Bench(tmp_path)
+    executor, first = await bench.start_with_slot()
+    for attempt in range(3):
+        await task(A, attempt).submit(executor)
+        await asyncio.sleep(0.1)
+        bench.runner.failures[task(A, attempt).attempt_id].set_result(None)
+        await first.wait_for(JobMasterGateway.tasks_reported, attempt + 1)
+    bench.network.crash("JobMaster-1")
+    (report,) = reports_to(await bench.next_job_master(executor))
+    assert set(tasks_in(report)) == {task(A, 2).attempt_id}
+
+
+@on_virtual_time
+async def test_what_happens_after_the_report_is_told_when_it_has_been_answered(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path)
+    executor, _ = await bench.start_with_slot()
+    await task(A).submit(executor)
+    await asyncio.sleep(0.1)
+    bench.network.crash("JobMaster-1")
+    second = bench.start_job_master(NEXT_MASTER, "JobMaster-2")
+    may_answer = asyncio.Event()
+    await answers_when(second, may_answer)
+    await executor.job_master_changed(JOB, "JobMaster-2/jobmaster", NEXT_MASTER, RM_TOKEN)
+    await second.wait_for(JobMasterGateway.register_task_executor)
+    bench.runner.failures[task(A).attempt_id].set_result(None)
+    await asyncio.sleep(0.05)
+    assert told(second) == []
+    may_answer.set()
+    await second.wait_for(JobMasterGateway.tasks_reported)
+    assert [state.state for state in told(second)] == [ExecutionState.FINISHED]
+    (report,) = reports_to(second)
+    assert tasks_in(report)[task(A).attempt_id].ended is None
+
+
+@on_virtual_time
+async def test_registration_that_is_repeated_reports_anew(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    executor, _ = await bench.start_with_slot()
+    await task(A).submit(executor)
+    await asyncio.sleep(0.1)
+    bench.network.crash("JobMaster-1")
+    second = bench.start_job_master(NEXT_MASTER, "JobMaster-2")
+    end = bench.runner.failures[task(A).attempt_id]
+
+    def fail_at_first(*_: object) -> TaskExecutorToJobMasterRegistrationSuccess:
+        if not end.done():
+            end.set_result(None)
+            raise FlinkRayError("try again")
+        return TaskExecutorToJobMasterRegistrationSuccess(ResourceID("JobMaster-2"))
+
+    second.on(JobMasterGateway.register_task_executor).calling(fail_at_first)
+    await executor.job_master_changed(JOB, "JobMaster-2/jobmaster", NEXT_MASTER, RM_TOKEN)
+    await second.wait_for(JobMasterGateway.register_task_executor, 2)
+    await second.wait_for(JobMasterGateway.tasks_reported)
+    earlier, later = (tasks_in(report)[task(A).attempt_id] for report in reports_to(second))
+    assert earlier.ended is None
+    assert later.ended is not None
+    assert set(told(second)) == {later.ended}, "twice does no harm"
+
+
+@on_virtual_time
+async def test_a_second_job_master_that_dies_before_it_adopts_leaves_all_to_a_third(
+    tmp_path: Path,
+) -> None:
+    """With the whole time."""
+    bench = Bench(tmp_path)
+    executor, _ = await bench.start_with_slot()
+    await task(A).submit(executor)
+    bench.network.crash("JobMaster-1")
+    await asyncio.sleep(40)
+    second = await bench.next_job_master(executor)
+    bench.network.crash("JobMaster-2")
+    await asyncio.sleep(40)
+    master = number(type(MASTER), 3)
+    third = bench.start_job_master(master, "JobMaster-3")
+    await executor.job_master_changed(JOB, "JobMaster-3/jobmaster", master, RM_TOKEN)
+    await third.wait_for(JobMasterGateway.register_task_executor)
+    assert reports_to(third) == reports_to(second)
+    with pytest.raises(FencingTokenError):
+        await executor.adopt_slots(JOB, NEXT_MASTER, GRAPH, ())
+    await executor.adopt_slots(JOB, master, GRAPH, (A,))
+    await asyncio.sleep(30)
+    assert not bench.runner.failures[task(A).attempt_id].done()
+    assert await task(A, attempt=1).submit(executor, master) == ()
+
+
+@on_virtual_time
+async def test_adopted_task_goes_on_and_its_end_is_told(tmp_path: Path) -> None:
+    """The JobMaster died so briefly that this TaskExecutor has not noticed."""
+    bench = Bench(tmp_path)
+    executor, first = await bench.start_with_slot()
+    await task(A).submit(executor)
+    second = await bench.next_job_master(executor)
+    await second.wait_for(JobMasterGateway.register_task_executor)
+    heartbeat = bench.endpoint.heartbeat_payload(JOB)
+    assert heartbeat == TaskExecutorHeartbeat(()), "nobody takes it for unknown"
+    await executor.adopt_slots(JOB, NEXT_MASTER, GRAPH, (A,))
+    await executor.adopt_slots(JOB, NEXT_MASTER, GRAPH, (A,))
+    assert bench.endpoint.heartbeat_payload(JOB).attempts == (task(A).attempt_id,)
+    assert allocations(await bench.latest_report(executor)) == [A, None]
+    assert second.calls_of(JobMasterGateway.offer_slots) == []
+    bench.runner.failures[task(A).attempt_id].set_result(None)
+    await second.wait_for(JobMasterGateway.tasks_reported)
+    assert told(second) == [TaskExecutionState(JOB, task(A).attempt_id, ExecutionState.FINISHED)]
+    assert told(first) == []
+    assert bench.runner.cleaned == []
+
+
+@on_virtual_time
+async def test_tasks_of_another_execution_graph_end_in_adopted_slots_too(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    executor, _ = await bench.start_with_slot()
+    await task(A).submit(executor)
+    second = await bench.next_job_master(executor)
+    await executor.adopt_slots(JOB, NEXT_MASTER, NEXT_GRAPH, (A,))
+    await second.wait_for(JobMasterGateway.tasks_reported)
+    assert [state.state for state in told(second)] == [ExecutionState.CANCELED]
+    assert await task(A, graph_id=NEXT_GRAPH).submit(executor, NEXT_MASTER) == ()
+    bench.network.crash("JobMaster-2")
+    third = bench.start_job_master(number(type(MASTER), 3), "JobMaster-3")
+    await executor.job_master_changed(
+        JOB, "JobMaster-3/jobmaster", number(type(MASTER), 3), RM_TOKEN
+    )
+    await third.wait_for(JobMasterGateway.register_task_executor)
+    (report,) = reports_to(third)
+    assert set(tasks_in(report)) == {task(A, graph_id=NEXT_GRAPH).attempt_id}
+
+
+# --- what is remembered of tasks ------------------------------------------------------------------
+
+
+@on_virtual_time
+async def test_task_that_was_told_to_stop_with_a_savepoint_is_reported_so(tmp_path: Path) -> None:
+    """Unless the savepoint was given up."""
+    bench = Bench(tmp_path)
+    executor, first = await bench.start_with_slot()
+    await bench.request(executor, 1, B)
+    await first.wait_for(JobMasterGateway.offer_slots, 2)
+    stops, goes_on = task(A), task(B, attempt=1)
+    await stops.submit(executor)
+    await goes_on.submit(executor)
+    stop = CheckpointProperties(SnapshotKind.SAVEPOINT, is_synchronous=True)
+    both: tuple[ExecutionAttemptID, ...] = (stops.attempt_id, goes_on.attempt_id)
+    for properties, attempts in (
+        (CheckpointProperties(SnapshotKind.CHECKPOINT), both),
+        (stop, both),
+    ):
+        trigger = TriggerCheckpoint(5, 1000, properties, "nowhere", 0, is_whole=True)
+        await executor.order_checkpoint(JOB, MASTER, trigger, attempts)
+    for given_up, of in ((4, both), (5, (goes_on.attempt_id,))):
+        await executor.order_checkpoint(JOB, MASTER, CheckpointAborted(given_up, 0), of)
+    (report,) = reports_to(await bench.next_job_master(executor))
+    found = tasks_in(report)
+    assert found[stops.attempt_id].is_stopping
+    assert not found[goes_on.attempt_id].is_stopping
+
+
+def registration(attempt_id: ExecutionAttemptID, value: int) -> KvStateRegistration:
+    return KvStateRegistration(
+        JOB, attempt_id, "op", 0, 127, "counts", number(KvStateID, value), "there", "value", None
+    )
+
+
+@on_virtual_time
+async def test_queryable_states_of_running_tasks_are_reported(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    executor, first = await bench.start_with_slot()
+    await bench.request(executor, 1, B)
+    await first.wait_for(JobMasterGateway.offer_slots, 2)
+    await task(A).submit(executor)
+    await task(B, attempt=1).submit(executor)
+    await asyncio.sleep(0.1)
+    kept, gone = registration(task(A).attempt_id, 1), registration(task(A).attempt_id, 2)
+    ended = registration(task(B, attempt=1).attempt_id, 3)
+    await executor.notify_kv_states_registered(JOB, (kept, gone, ended))
+    await executor.notify_kv_states_unregistered(JOB, (gone,))
+    bench.runner.failures[ended.attempt_id].set_result(None)
+    await first.wait_for(JobMasterGateway.tasks_reported)
+    bench.network.crash("JobMaster-1")
+    await asyncio.sleep(0.1)
+    late = registration(task(A).attempt_id, 4)
+    with pytest.raises(JobMasterAwayError):
+        await executor.notify_kv_states_registered(JOB, (late,))
+    (report,) = reports_to(await bench.next_job_master(executor))
+    assert report.kv_states == (kept, late)
+
+
+@on_virtual_time
+async def test_answers_to_the_last_ones_checkpoints_mean_nothing_to_the_next_one(
+    tmp_path: Path,
+) -> None:
+    """But that a task waits for some checkpoint does."""
+    bench = Bench(tmp_path)
+    executor, _ = await bench.start_with_slot()
+    await task(A).submit(executor)
+    bench.network.crash("JobMaster-1")
+    await asyncio.sleep(0.1)
+    attempt_id = task(A).attempt_id
+    waits_for, answer = AwaitCheckpoint(JOB, attempt_id, 6), AcknowledgeCheckpoint
+    bench.endpoint._task_table.reported([answer(JOB, 7, attempt_id, None), waits_for])
+    second = await bench.next_job_master(executor)
+    assert told(second) == [waits_for]
+    bench.endpoint._task_table.reported([answer(JOB, 8, attempt_id, None)])
+    await second.wait_for(JobMasterGateway.tasks_reported, 2)
+    assert told(second) == [waits_for, answer(JOB, 8, attempt_id, None)]
+
+
+@on_virtual_time
+async def test_a_task_is_reported_with_the_producers_that_it_was_deployed_with(
+    tmp_path: Path,
+) -> None:
+    """Others of its vertex were deployed since with later attempts of these."""
+    bench = Bench(tmp_path)
+    executor, first = await bench.start_with_slot()
+    await bench.request(executor, 1, B)
+    await first.wait_for(JobMasterGateway.offer_slots, 2)
+    where = WorkerLocation(ResourceID("w"), "w/w", "n", "127.0.0.1", 1, WorkerGroupId("g"), 0)
+
+    def locations(attempt: int) -> PartitionLocations:
+        data_set = number(IntermediateDataSetID, 1)
+        return PartitionLocations(
+            GRAPH, data_set, 0, (where,), pack_numbers([0]), pack_numbers([attempt])
+        )
+
+    for subtask, allocation in enumerate((A, B)):
+        deployed = task(allocation).deployments
+        one = replace(deployed.tasks[0], subtask_index=subtask, inputs=(2,))
+        parts = (*deployed.parts, SharedPart(2, subtask, locations(subtask)))
+        await executor.submit_tasks(replace(deployed, parts=parts, tasks=(one,)), MASTER, None)
+    (report,) = reports_to(await bench.next_job_master(executor))
+    (graph,) = report.graphs
+    contents = {part.key: part.content for part in graph.parts}
+    found = {t.deployment.subtask_index: contents[t.deployment.inputs[0]] for t in graph.tasks}
+    assert found == {0: locations(0), 1: locations(1)}
+
+
+# --- Python tasks and their results ---------------------------------------------------------------
+
+RESULT = number(IntermediateDataSetID, 7)
+PARTITION = ResultPartitionID(GRAPH, RESULT, 0, 0)
+
+
+async def with_result(bench: Bench) -> TaskExecutorGateway:
+    """A task has finished and left a result; another one runs."""
+    executor, first = await bench.start_with_slot()
+    await bench.request(executor, 1, B)
+    await first.wait_for(JobMasterGateway.offer_slots, 2)
+    produces = vertex(1, finishes, RESULT)
+    parts = (SharedPart(2, 0, vertex(2, waits)),)
+    message = deployments(produces, TaskDeployment(1, 0, 0, A), TaskDeployment(2, 0, 0, B))
+    message = replace(message, parts=message.parts + parts)
+    assert await executor.submit_tasks(message, MASTER, None) == ()
+
+    def is_set() -> bool:
+        states = {(s.attempt_id.vertex.job_vertex_id, s.state) for s in told(first)}
+        return states >= {
+            (number(JobVertexID, 1), ExecutionState.FINISHED),
+            (number(JobVertexID, 2), ExecutionState.RUNNING),
+        }
+
+    await eventually(is_set, 10, "a result")
+    bench.network.crash("JobMaster-1")
+    return executor
+
+
+async def results(executor: TaskExecutorGateway) -> tuple[ResultPartitionID, ...]:
+    found = (await executor.find_partitions(JOB, RESULT)).partitions
+    return tuple(partition for here in found for partition in here)
+
+
+@pytest.mark.parametrize("graph_id", [GRAPH, NEXT_GRAPH])
+@on_virtual_time
+async def test_results_are_kept_and_go_with_their_execution_graph(
+    tmp_path: Path, graph_id: ExecutionGraphID
+) -> None:
+    """TM-28"""
+    bench = Bench(tmp_path)
+    executor = await with_result(bench)
+    await asyncio.sleep(30)
+    second = await bench.next_job_master(executor)
+    assert await results(executor) == (PARTITION,)
+    (report,) = reports_to(second)
+    states = sorted(one.state.name for one in tasks_in(report).values())
+    assert states == ["FINISHED", "RUNNING"]
+    assert all(
+        part.content.invokable.code == b""
+        for part in report.graphs[0].parts
+        if isinstance(part.content, VertexInformation)
+    ), "code is not sent about"
+    await executor.adopt_slots(JOB, NEXT_MASTER, graph_id, (A, B))
+    await asyncio.sleep(1)
+    assert await results(executor) == ((PARTITION,) if graph_id == GRAPH else ())
+    assert len(told(second)) == (0 if graph_id == GRAPH else 1), "the other one's task has ended"
+
+
+@on_virtual_time
+async def test_results_that_no_job_master_takes_are_gone_with_the_slots(tmp_path: Path) -> None:
+    """TM-28"""
+    bench = Bench(tmp_path)
+    executor = await with_result(bench)
+    await asyncio.sleep(61)
+    assert await results(executor) == ()
+    assert await executor.can_be_released(RM_TOKEN)
+
+
+@on_virtual_time
+async def test_parts_of_the_next_job_master_replace_those_of_the_last_one(tmp_path: Path) -> None:
+    """Each numbers them in its own way: what has key 1 for one is something else for the next."""
+    bench = Bench(tmp_path)
+    executor = await with_result(bench)
+    second = await bench.next_job_master(executor)
+    await executor.adopt_slots(JOB, NEXT_MASTER, GRAPH, (A, B))
+    message = deployments(vertex(3, finishes), TaskDeployment(2, 0, 0, B))
+    parts = (message.parts[0], replace(message.parts[1], key=2))
+    assert await executor.submit_tasks(replace(message, parts=parts), NEXT_MASTER, None) == (), (
+        "in the process in which key 2 is a vertex that waits"
+    )
+    await second.wait_for(JobMasterGateway.tasks_reported)
+    await eventually(lambda: told(second)[-1].state.is_terminal, 10, "its end")
+    assert told(second)[-1].state is ExecutionState.FINISHED
+    assert told(second)[-1].attempt_id.vertex.job_vertex_id == number(JobVertexID, 3)
+
+
+# --- large reports --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("failures", "are_told"), [(1, True), (200, False)])
+@on_virtual_time
+async def test_report_that_does_not_fit_into_a_message_is_shortened(
+    tmp_path: Path, failures: int, are_told: bool
+) -> None:
+    """At first without most of its texts, and if that is not enough, without everything: who cannot
+    be told of a task cannot adopt it."""
+    bench = Bench(tmp_path, {"rpc.frame-size": "64 kb"})
+    executor, first = await bench.start_with_slot()
+    await bench.request(executor, 1, B)
+    await first.wait_for(JobMasterGateway.offer_slots, 2)
+    running = task(B, attempt=1)
+    await running.submit(executor)
+    for subtask in range(1, failures + 1):
+        deployed = task(A).deployments
+        one = replace(deployed.tasks[0], subtask_index=subtask)
+        await executor.submit_tasks(replace(deployed, tasks=(one,)), MASTER, None)
+        await asyncio.sleep(0.01)
+        attempt_id = next(a for a in bench.runner.failures if a.vertex.subtask_index == subtask)
+        bench.runner.failures[attempt_id].set_exception(TaskError("x" * (100_000 // failures)))
+        await first.wait_for(JobMasterGateway.tasks_reported, subtask)
+    second = await bench.next_job_master(executor)
+    report = reports_to(second)[-1]
+    if are_told:
+        ended = [one.ended for one in tasks_in(report).values() if one.ended is not None]
+        assert [len(end.failure or "") <= 1024 for end in ended] == [True]
+        assert not bench.runner.failures[running.attempt_id].done()
+    else:
+        assert (report.slots, report.graphs) == ((), ())
+        _, offers = await second.wait_for(JobMasterGateway.offer_slots)
+        assert {o.allocation_id for o in offers} <= {A, B}
+        assert bench.runner.failures[running.attempt_id].cancelled()
+
+
+# --- what tasks ask -------------------------------------------------------------------------------
+
+
+@on_virtual_time
+async def test_what_tasks_ask_waits_until_a_job_master_has_adopted_them(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    executor, _ = await bench.start_with_slot()
+    await task(A).submit(executor)
+    attempt_id = task(A).attempt_id
+
+    async def ask() -> None:
+        await executor.request_next_input_split(attempt_id, 0)
+
+    bench.network.crash("JobMaster-1")
+    await asyncio.sleep(1)
+    with pytest.raises(JobMasterAwayError):
+        await ask()
+    second = await bench.next_job_master(executor)
+    with pytest.raises(JobMasterAwayError):
+        await ask()  # it may not know the task yet
+    with pytest.raises(JobMasterAwayError):
+        await executor.request_partition_state(JOB, PARTITION)
+    await executor.adopt_slots(JOB, NEXT_MASTER, GRAPH, (A,))
+    await ask()
+    assert second.calls_of(JobMasterGateway.request_next_input_split)[0][0] == attempt_id
+    unknown = ExecutionAttemptID(GRAPH, attempt_id.vertex, 9)
+    with pytest.raises(TaskError, match="does not run here"):
+        await executor.request_next_input_split(unknown, 0)
