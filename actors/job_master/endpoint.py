@@ -226,7 +226,13 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
 
     async def on_stop(self) -> None:
         """What runs is cancelled, and the job SUSPENDED here.  Another JobMaster may run it, and
-        has its slots, unless the job is over."""
+        has its slots, unless the job is over.  One that leads no more ends as if it had died: its
+        successor takes over what runs."""
+        if self._leadership.is_lost:
+            await self._leaders.stop()
+            self._task_executors.stop()
+            await self._services.high_availability.close()
+            return
         self._apply(self._scheduler.suspend("its JobMaster stops", self._now))
         manager = await self._leaders.stop()
         await self._coordinators.kill_all()

@@ -88,12 +88,17 @@ class Leadership:
         def lost() -> None:
             endpoint.on_fatal_error(LeadershipLostError(f"{endpoint.address} leads no more"))
 
-        if self._contender.session_id != self.session_id:
+        if self.is_lost:
             lost()
             return
         self._contender.on_revoked = lost
         self._contender.on_error = endpoint.on_fatal_error
         await self._election.confirm_leadership(self.session_id, endpoint.address)
+
+    @property
+    def is_lost(self) -> bool:
+        """As far as is known; also when it was given up."""
+        return self._contender.session_id != self.session_id
 
     async def is_certain(self) -> bool:
         """To be asked before something is done that nobody fences: a process that was paused does
@@ -101,7 +106,7 @@ class Leadership:
 
         Waits while nobody can say.  False: the leadership is lost, and the endpoint ends.
         """
-        while self._contender.session_id == self.session_id:
+        while not self.is_lost:
             if await self._election.has_leadership(self.session_id):
                 return True
             await asyncio.sleep(_AGAIN)

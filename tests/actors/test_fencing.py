@@ -36,6 +36,7 @@ from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotType
 from flinkray.actors.job_master.endpoint import JobMaster, win_job
 from flinkray.actors.resource_manager.endpoint import ResourceManager
 from flinkray.actors.shared.cluster_services import ClusterServices
+from flinkray.actors.shared.leadership import LeadershipLostError
 from flinkray.actors.slot_pool.endpoint import SlotPool
 from flinkray.checkpoint.metadata import SnapshotKind
 from flinkray.client.python_job import python_job
@@ -504,6 +505,21 @@ REFUSED = {
     "take_snapshot": (CheckpointError, "takes none"),
 }
 """What the present leader is answered, where the job cannot do it."""
+
+
+@on_virtual_time
+async def test_a_job_master_that_leads_no_more_leaves_what_runs_to_its_successor(
+    tmp_path: Path,
+) -> None:
+    """HA-28: it neither cancels tasks nor says goodbye, by which slots would be given up."""
+    scene = JobMasterScene(tmp_path)
+    await scene.set(has_slot=True)
+    scene.endpoint._leadership._contender.revoke_leadership()
+    with pytest.raises(LeadershipLostError):
+        await scene.endpoint.terminated
+    called = {call.method for call in (*scene.executor.calls, *scene.manager.calls)}
+    goodbyes = {"cancel_tasks", "disconnect_job_master", "free_slot", "disconnect_task_executor"}
+    assert not called & goodbyes
 
 
 @pytest.mark.parametrize("name", TO_JOB_MASTERS)
