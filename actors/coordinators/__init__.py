@@ -1,3 +1,10 @@
 """Operator coordinators: user code of vertices that runs in processes beside the JobMaster."""
 
-__all__ = ["processes", "runner", "spark_driver_process", "user_code_process"]
+__all__ = [
+    "process",
+    "processes",
+    "runner",
+    "spark_driver_process",
+    "stream_coordinator_process",
+    "user_code_process",
+]

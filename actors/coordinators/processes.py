@@ -30,13 +30,12 @@ class CoordinatorProcesses:
     ) -> None:
         """*restored*: what the coordinators of sources were restored to last."""
         self.master_formats = MasterFormatsProcess(job_master, graph)
+        self.source_enumerators = StreamCoordinatorProcess(job_master, graph, services, restored)
         self._kinds: dict[CoordinatorKind, CoordinatorProcess] = {
             CoordinatorKind.SPARK_DRIVER: SparkDriverProcess(
                 job_master, graph, services, spark_driver_factory
             ),
-            CoordinatorKind.SOURCE_ENUMERATORS: StreamCoordinatorProcess(
-                job_master, graph, services, restored
-            ),
+            CoordinatorKind.SOURCE_ENUMERATORS: self.source_enumerators,
             CoordinatorKind.MASTER_FORMATS: self.master_formats,
         }
 

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 class CoordinatorListener(Protocol):
     """Who is told what becomes of coordinators, on the main thread of their owner."""
 
-    def coordinator_started(self, coordinator: CoordinatorID) -> None:
+    def coordinator_started(self, coordinator: CoordinatorID, address: str) -> None:
         """Its process is there."""
 
     def coordinator_lost(self, coordinator: CoordinatorID, cause: str) -> None:
@@ -112,7 +112,7 @@ class CoordinatorRunner:
         running.address, running.connected = address, connected
         if running.stop is None:
             self._look_after(coordinator, running, connected)
-            self._listener.coordinator_started(coordinator)
+            self._listener.coordinator_started(coordinator, address)
 
     def adopted(
         self, coordinator: CoordinatorID, address: str, connected: ConnectedCoordinator

@@ -19,6 +19,7 @@ from flinkray.rpc import FencedRpcEndpoint
 from flinkray.scheduler.checkpoints import actions as act
 from flinkray.scheduler.checkpoints.actions import CheckpointTimerPurpose
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
+from flinkray.scheduler.checkpoints.coordinator import MOST_GIVEN_UP
 from flinkray.scheduler.checkpoints.properties import CheckpointProperties
 from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.job import transitions as t
@@ -91,6 +92,20 @@ class CheckpointCarrier:
             return None
         finally:
             self._recovered.set_result(None)
+
+    async def begun_after(self, recovered: tuple[CompletedCheckpoint, ...]) -> dict[int, str]:
+        """The checkpoints after the last of these that earlier JobMasters have begun, as far as any
+        task may take part in them yet, each with its directory.
+
+        Raises:
+            CheckpointsLostError: that cannot be read.
+        """
+        latest = recovered[-1].checkpoint_id if recovered else 0
+        try:
+            return await self._stored.begun_after(latest, MOST_GIVEN_UP)
+        except CheckpointStoreFencedError as error:
+            self._replaced(str(error))
+            return {}
 
     async def read_savepoint(self, location: str) -> CompletedCheckpoint:
         """What the job is to start from.

@@ -48,6 +48,14 @@ class DeploymentReconciliation:
                 if attempt_id in record.deployed:
                     record.deployed[attempt_id] = True
 
+    def not_deployed(
+        self, resource_id: ResourceID, running: Iterable[ExecutionAttemptID]
+    ) -> list[ExecutionAttemptID]:
+        """Those that run there and were never sent there, or have been given up."""
+        record = self._task_executors.get(resource_id)
+        known = {} if record is None else record.deployed
+        return [attempt_id for attempt_id in running if attempt_id not in known]
+
     def ended(self, attempts: Iterable[ExecutionAttemptID]) -> None:
         """They have ended, or are taken to; those that are unknown are fine."""
         for attempt_id in attempts:

@@ -1,8 +1,8 @@
 """The JobMaster: runs one job.
 
 A thin shell: everything that happens is told to the JobScheduler, whose answers are carried out.
-One JobMaster object is one leader session of its job; a job whose JobMaster dies gets a new one
-from the Dispatcher and begins anew.
+One JobMaster object is one leader session of its job.  A job whose JobMaster dies gets a new one
+from the Dispatcher, which goes on with what runs (``docs/design/0051-taking-over.md``).
 """
 
 from __future__ import annotations
@@ -28,11 +28,14 @@ from flinkray.actors.job_master.checkpoint_carrier import CheckpointCarrier
 from flinkray.actors.job_master.global_aggregates import GlobalAggregates
 from flinkray.actors.job_master.job_end import report_end
 from flinkray.actors.job_master.leaders import JobMasterLeaders
+from flinkray.actors.job_master.past_coordinators import PastCoordinators
+from flinkray.actors.job_master.reconciliation import Reconciliation
 from flinkray.actors.job_master.running_io_metrics import RunningIOMetrics
 from flinkray.actors.job_master.slots import JobMasterSlots
 from flinkray.actors.job_master.snapshot_requests import SnapshotRequests
 from flinkray.actors.job_master.source_coordination import SourceCoordination
 from flinkray.actors.job_master.stored_checkpoints import CheckpointsLostError
+from flinkray.actors.job_master.taking_over import TakingOver
 from flinkray.actors.job_master.task_deployer import TaskDeployer
 from flinkray.actors.job_master.task_executor_connections import TaskExecutorConnections
 from flinkray.actors.shared.checkpoint_storage import why_not_started_from
@@ -45,7 +48,6 @@ from flinkray.actors.shared.settings import (
     with_checkpoint_options,
 )
 from flinkray.checkpoint.errors import CheckpointStorageError
-from flinkray.core.clock import Clock
 from flinkray.core.config import Configuration
 from flinkray.core.errors import FlinkRayError, JobStateError, RpcError
 from flinkray.core.ids import (
@@ -66,16 +68,22 @@ from flinkray.core.kv_states import (
     KvStateLocation,
     KvStateRegistration,
 )
+from flinkray.core.options import JOB_MASTER_TAKEOVER_REPORT_TIMEOUT
 from flinkray.rpc import (
     FencedRpcEndpoint,
     RegistrationFailure,
     RegistrationRejection,
     RpcService,
 )
+from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
 from flinkray.scheduler.elastic.elastic_job_scheduler import new_job_scheduler
 from flinkray.scheduler.graph.job_graph import ParallelismBounds
 from flinkray.scheduler.job import job_scheduler_actions as act
-from flinkray.scheduler.job.coordinator_events import CoordinatorEvent, CoordinatorID
+from flinkray.scheduler.job.coordinator_events import (
+    CoordinatorEvent,
+    CoordinatorID,
+    CoordinatorKind,
+)
 from flinkray.scheduler.job.input_splits import InputSplit
 from flinkray.scheduler.job.job_scheduler import JobScheduler
 from flinkray.scheduler.job.job_scheduler_actions import TimerPurpose
@@ -94,7 +102,7 @@ from flinkray.scheduler.shared.slots import (
     SlotOfferAnswer,
 )
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
-from flinkray.scheduler.shared.taking_over import TaskExecutorReport
+from flinkray.scheduler.shared.taking_over import SourceCoordinatorPlace, TaskExecutorReport
 from flinkray.scheduler.shared.tasks import TaskExecutionState
 from flinkray.scheduler.slots.slot_ledger import SlotLedger
 from flinkray.scheduler.slots.slot_requests import SlotEvent
@@ -153,12 +161,17 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         )
         heartbeat = heartbeat_settings(configuration)
         self._leaders = JobMasterLeaders(self, self._job_id, services, listener=self)
+        self._reconciliation = Reconciliation(self)
         ledger = SlotLedger()
         self._task_executors = TaskExecutorConnections(
             self,
             self._job_id,
             heartbeat,
-            allocations=ledger.on,
+            allocations=lambda resource_id: (
+                ledger.on(resource_id)
+                if self._reconciliation.is_decided
+                else self._reconciliation.allocations(resource_id)
+            ),
             on_lost=self._task_executor_lost,
         )
         self._slots = JobMasterSlots(
@@ -171,27 +184,30 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             heartbeat,
             apply=self._apply,
         )
+        self._sources = SourceCoordination(self, lambda: self._coordinators)
         self._deployer = TaskDeployer(
             self,
             self._task_executors,
             self._scheduler,
             self._leaders,
+            notes=self._slots.notes,
+            sources=self._sources,
             apply=self._apply,
             slot_lost=self._slots.lost,
         )
         self._io_metrics = RunningIOMetrics(self, self._job_id, self._task_executors)
         self._aggregates = GlobalAggregates(UserCodeProcessConnection(self, self._job_id))
-        self._sources = SourceCoordination(self, lambda: self._coordinators)
+        processes = CoordinatorProcesses(
+            self,
+            self._graph,
+            services,
+            spark_driver_factory,
+            restored=lambda: self._sources.restored,
+        )
         self._coordinators = CoordinatorRunner(
             self,
-            CoordinatorProcesses(
-                self,
-                self._graph,
-                services,
-                spark_driver_factory,
-                restored=lambda: self._sources.restored,
-            ),
-            _CoordinatorEvents(self._scheduler, self._sources, self._apply, self.clock),
+            processes,
+            _CoordinatorEvents(self, self._scheduler, self._sources, self._apply),
             heartbeat,
         )
         self._checkpoints = CheckpointCarrier(
@@ -204,6 +220,21 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             apply=self._apply,
         )
         self._snapshots = SnapshotRequests(self, self._job_id, self._checkpoints)
+        self._taking_over = TakingOver(
+            self,
+            self._scheduler,
+            self._reconciliation,
+            self._slots,
+            self._deployer,
+            self._checkpoints,
+            self._coordinators,
+            PastCoordinators(self, self._job_id, processes.source_enumerators),
+            self._sources,
+            self._graph,
+            configuration.get(JOB_MASTER_TAKEOVER_REPORT_TIMEOUT),
+            apply=self._apply,
+        )
+        self._has_predecessors = arguments.has_predecessors
 
         self._tasks_ended: asyncio.Future[None] = rpc_service.loop.create_future()
         """The job has ended here, be it that another JobMaster is to run it."""
@@ -251,25 +282,29 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         await self._services.high_availability.close()
 
     async def _start_scheduling(self) -> None:
-        await self._slots.left_by_past_job_masters()
-        await self._slots.pool.start()
-        if self._scheduler.takes_checkpoints and not await self._has_recovered():
+        if self._has_predecessors:
+            self._has_begun = await self._taking_over.run(self._recovered)
             return
-        self._has_begun = True
-        self._apply(self._scheduler.start(self._now))
+        self._reconciliation.is_over()
+        await self._slots.pool.start()
+        if await self._recovered() is not None:
+            self._has_begun = True
+            self._apply(self._scheduler.start(self._now))
 
-    async def _has_recovered(self) -> bool:
-        """The checkpoints of earlier JobMasters of the job."""
+    async def _recovered(self) -> tuple[CompletedCheckpoint, ...] | None:
+        """The checkpoints of earlier JobMasters of the job; None: it does not begin."""
+        if not self._scheduler.takes_checkpoints:
+            return ()
         try:
             recovered = await self._checkpoints.recover()
         except CheckpointsLostError as error:
             failure = Failure(str(error), suppress_restarts=True)
             self._apply(self._scheduler.global_failure(failure, self._now))
-            return False
+            return None
         if recovered is None:
-            return False
+            return None
         self._scheduler.checkpoints_recovered(recovered)
-        return bool(recovered) or await self._has_read_savepoint()
+        return recovered if recovered or await self._has_read_savepoint() else None
 
     async def _has_read_savepoint(self) -> bool:
         """Of a job that is to start from one, and has no checkpoint of its own."""
@@ -318,6 +353,10 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
                     if not self._checkpoints.carry_out(action):
                         self._slots.carry_out(action)
 
+    def _when_decided(self, event: Callable[[], list[act.JobSchedulerAction]]) -> None:
+        """Have it happen, be it when this JobMaster knows what runs."""
+        self._reconciliation.when_decided(lambda: self._apply(event()))
+
     def _start_timer(self, action: act.StartTimer) -> None:
         scheduler, key = self._scheduler, action.key
         gives_up = key.purpose is TimerPurpose.SCALING  # waits for slots that may have been offered
@@ -365,7 +404,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         self, resource_manager_id: ResourceManagerId, shortages: tuple[ResourceShortage, ...]
     ) -> None:
         if self._leaders.is_led_by(resource_manager_id):
-            self._slots.resources_short(shortages)
+            self._reconciliation.when_decided(lambda: self._slots.resources_short(shortages))
 
     async def notify_task_executor_lost(
         self, resource_manager_id: ResourceManagerId, resource_id: ResourceID, reason: str
@@ -384,13 +423,13 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         self._slots.pool.connect_to(manager)
 
     def resource_manager_lost(self) -> None:
-        self._slots.resource_manager_lost()
+        self._reconciliation.when_decided(self._slots.resource_manager_lost)
 
     def bounds_changed(self, bounds: tuple[ParallelismBounds, ...]) -> None:
-        self._apply(self._scheduler.resize(bounds, self._now))
+        self._when_decided(lambda: self._scheduler.resize(bounds, self._now))
 
     def cancel_requested(self) -> None:
-        self._apply(self._scheduler.cancel(self._now))
+        self._when_decided(lambda: self._scheduler.cancel(self._now))
 
     def registration_rejected(self, rejection: RegistrationRejection) -> None:
         log.warning("job %s: this JobMaster is not wanted: %s", self._job_id, rejection.reason)
@@ -407,6 +446,10 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             await self._slots.register(report)
         except RpcError as error:
             return RegistrationFailure(f"no TaskExecutor at {report.location.address}: {error}")
+        self._taking_over.reported(report)
+        if report.slots:
+            resource_id = report.location.resource_id
+            self._reconciliation.when_decided(lambda: self._slots.adopt_on(resource_id))
         return TaskExecutorToJobMasterRegistrationSuccess(self._resource_id)
 
     async def offer_slots(
@@ -417,24 +460,30 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     async def fail_slot(
         self, resource_id: ResourceID, allocation_id: AllocationID, reason: str
     ) -> None:
-        self._slots.lost(allocation_id, reason)
+        self._reconciliation.when_decided(lambda: self._slots.lost(allocation_id, reason))
 
     async def tasks_reported(self, reports: tuple[TaskReport, ...]) -> None:
+        self._reconciliation.when_decided(lambda: self._reported(reports))
+
+    def _reported(self, reports: tuple[TaskReport, ...]) -> None:
         states = tuple(r for r in reports if isinstance(r, TaskExecutionState))
         self._deployer.states_changed(states)
         self._apply(self._scheduler.tasks_reported(reports, self._now))
 
     async def request_partition_state(self, partition: ResultPartitionID) -> ExecutionState:
+        await self._reconciliation.decided()
         return self._scheduler.partition_state(partition)
 
     async def request_next_input_split(
         self, attempt_id: ExecutionAttemptID, number: int, host: str
     ) -> InputSplit | None:
+        await self._reconciliation.decided()
         return self._scheduler.request_next_input_split(attempt_id, number, host)
 
     async def update_global_aggregate(
         self, attempt_id: ExecutionAttemptID, number: int, name: str, value: bytes, function: bytes
     ) -> bytes:
+        await self._reconciliation.decided()
         self._scheduler.check_current(attempt_id)
         return await self._aggregates.update(attempt_id, number, name, value, function)
 
@@ -445,12 +494,15 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         self, resource_id: ResourceID, payload: TaskExecutorHeartbeat
     ) -> None:
         self._task_executors.heartbeat(resource_id, payload)
-        if self._task_executors.is_connected(resource_id):
+        if self._task_executors.is_connected(resource_id) and self._reconciliation.is_decided:
             self._deployer.running(resource_id, payload.attempts)
 
     def _task_executor_lost(self, resource_id: ResourceID, reason: str) -> None:
-        self._deployer.task_executor_lost(resource_id)
-        self._slots.task_executor_lost(resource_id, reason)
+        if not self._reconciliation.is_decided:
+            self._reconciliation.lost(resource_id)
+        else:
+            self._deployer.task_executor_lost(resource_id)
+            self._slots.task_executor_lost(resource_id, reason)
 
     # --- queryable state --------------------------------------------------------------------------
 
@@ -459,6 +511,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     ) -> None:
         if job_id != self._job_id:
             raise KvStateJobNotFoundError(job_id)
+        await self._reconciliation.decided()
         refusals = [self._scheduler.kv_states.refusal(it) for it in registrations]
         self._apply(self._scheduler.kv_states_registered(registrations, self._now))
         _raise_first(refusals)
@@ -468,6 +521,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     ) -> None:
         if job_id != self._job_id:
             raise KvStateJobNotFoundError(job_id)
+        await self._reconciliation.decided()
         refusals = [self._scheduler.kv_states.refusal_to_unregister(it) for it in registrations]
         self._apply(self._scheduler.kv_states_unregistered(registrations, self._now))
         _raise_first(refusals)
@@ -478,7 +532,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     # --- operator coordinators --------------------------------------------------------------------
 
     async def coordinator_told(self, coordinator: CoordinatorID, event: CoordinatorEvent) -> None:
-        self._apply(self._scheduler.coordinator_told(coordinator, event, self._now))
+        self._when_decided(lambda: self._scheduler.coordinator_told(coordinator, event, self._now))
 
     # --- for clients, through the Dispatcher ------------------------------------------------------
 
@@ -505,7 +559,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         return await self._snapshots.take(request)
 
     async def request_source_coordinator(self) -> JobMasterId | None:
-        return self._sources.owner
+        return self._sources.owner if self._reconciliation.is_decided else None
 
     async def request_savepoint_in_use(self) -> str | None:
         if not self._has_begun:
@@ -534,19 +588,24 @@ class _CoordinatorEvents(CoordinatorListener):
 
     def __init__(
         self,
+        job_master: JobMaster,
         scheduler: JobScheduler,
         sources: SourceCoordination,
         apply: Callable[[list[act.JobSchedulerAction]], None],
-        clock: Clock,
     ) -> None:
+        self._job_master = job_master
         self._scheduler = scheduler
         self._sources = sources
         self._apply = apply
-        self._clock = clock
+        self._clock = job_master.clock
 
-    def coordinator_started(self, coordinator: CoordinatorID) -> None:
-        self._sources.started(coordinator)
+    def coordinator_started(self, coordinator: CoordinatorID, address: str) -> None:
         now = self._clock.monotonic()
+        if coordinator.kind is CoordinatorKind.SOURCE_ENUMERATORS:
+            owner = self._job_master.fencing_token
+            place = SourceCoordinatorPlace(coordinator.attempt_number, owner, address)
+            self._apply(self._scheduler.source_coordinator_is_at(place, now))
+        self._sources.started(coordinator)
         self._apply(self._scheduler.coordinator_started(coordinator, now))
 
     def coordinator_lost(self, coordinator: CoordinatorID, cause: str) -> None:

@@ -14,7 +14,8 @@ _Number = tuple[int, int]
 
 class GlobalAggregates:
     """Lives on the JobMaster's main thread, as long as the JobMaster: restarts of tasks change
-    nothing.
+    nothing.  With the JobMaster they are lost: a task that goes on with the next one, and has added
+    to any, fails when it does so again.
 
     An attempt's updates are numbered, so that one that is asked for again is made once.  It begins
     one when it has the answer to the last one: an earlier one that comes yet was answered before.
@@ -33,13 +34,19 @@ class GlobalAggregates:
         """The result of the aggregate of that name with *value* in it.
 
         Raises:
-            FlinkRayError: that update is over; nobody waits for its result.
+            FlinkRayError: that update is over, and nobody waits for its result; or what the attempt
+                has added before is lost.
             whatever the user's function raises; nothing is added then.
         """
         wanted = attempt_id.attempt_number, number
-        latest, known = self._latest.get(attempt_id.vertex, ((0, -1), None))
+        latest, known = self._latest.get(attempt_id.vertex, ((-1, -1), None))
         if wanted < latest:
             raise FlinkRayError(f"update {number} of {name!r} by {attempt_id} comes too late")
+        if number and latest[0] != attempt_id.attempt_number:
+            raise FlinkRayError(
+                f"aggregate {name!r} was lost with the JobMaster before, to which {attempt_id} has "
+                "added to it"
+            )
         if known is None or wanted > latest:
             # no task of the endpoint's, which would fail with the user's function
             known = asyncio.ensure_future(self._update(name, value, function))

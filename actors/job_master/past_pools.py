@@ -12,7 +12,7 @@ from flinkray.core.errors import FlinkRayError, RpcError
 from flinkray.core.ids import AllocationID, JobID, JobMasterId
 from flinkray.rpc import FencedRpcEndpoint
 from flinkray.scheduler.shared.slots import WorkerLocation
-from flinkray.scheduler.shared.taking_over import FinishedTask, JobNotes
+from flinkray.scheduler.shared.taking_over import NOT_DEPLOYED, FinishedTask, JobNotes
 from flinkray.scheduler.shared.tasks import unpack_numbers
 
 log = logging.getLogger(__name__)
@@ -94,7 +94,8 @@ def _together(left: list[Left]) -> Left:
 
 
 def _age(left: Left) -> tuple[int, int, int]:
-    assert left.notes is not None
-    numbers = unpack_numbers(left.notes.attempts)
-    place = left.notes.source_coordinator
-    return left.notes.restores, sum(numbers), -1 if place is None else place.attempt_number
+    notes = left.notes
+    assert notes is not None
+    numbers = unpack_numbers(notes.attempts)
+    deployed = sum(2 * (n & ~NOT_DEPLOYED) - bool(n & NOT_DEPLOYED) for n in numbers)
+    return notes.takeovers, notes.restores, deployed

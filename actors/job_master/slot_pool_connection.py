@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -82,8 +82,8 @@ class SlotPoolConnection:
     def _process(self) -> str:
         return slot_pool_process(self._arguments.job_id, self._arguments.job_master_id)
 
-    async def start(self) -> None:
-        """Start a pool.
+    async def start(self, until: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Start a pool, which is told of nothing before *until* is over.
 
         Raises:
             RpcError: so many died at their start that it is of no use.
@@ -112,6 +112,8 @@ class SlotPoolConnection:
                 if not starts_left:
                     raise
                 log.warning("%s did not start: %s", self._name, error)
+        if until is not None:
+            await until()
         self._began(pool)
         self._on_started(is_first=self._number == 1)
 

@@ -112,11 +112,9 @@ class JobMasterSlots:
     async def left_by_past_job_masters(self) -> Left:
         """What their pools say: to be asked before the own pool is there, so that it knows what to
         expect when TaskExecutors offer it."""
-        if self._has_predecessors:
-            left = await self._past.ask()
-            self._handed_over = left.allocations
-            return left
-        return Left()
+        left = await self._past.ask()
+        self._handed_over = left.allocations
+        return left
 
     async def _expect(self, pool: SlotPoolGateway) -> None:
         await pool.expect_slots(self._handed_over)
@@ -127,6 +125,12 @@ class JobMasterSlots:
     def carry_out(self, action: act.JobSchedulerAction) -> None:
         """Begin; calls reach the pool in this order."""
         match action:
+            case act.AdoptSlots(slots):
+                self.ledger.adopted(slots)
+            case act.NoteJob(notes):
+                self.notes.note(notes)
+            case act.NoteFinished(tasks):
+                self.notes.finished(tasks)
             case act.SetRequirements(requirements):
                 self.ledger.set_requirements(requirements)
                 self._set_requirements(requirements)
@@ -219,9 +223,10 @@ class JobMasterSlots:
         resource_id = report.location.resource_id
         self._scheduler.task_executor_registered(resource_id)
         await self._task_executors.add(report.location)
-        if report.slots:
-            name = f"adopt slots of {resource_id}"
-            self._job_master.create_task(self._adopt(resource_id), name)
+
+    def adopt_on(self, resource_id: ResourceID) -> None:
+        """Begin: it reports slots that were in use, and is told which of them go on."""
+        self._job_master.create_task(self._adopt(resource_id), name=f"adopt slots of {resource_id}")
 
     async def _adopt(self, resource_id: ResourceID) -> None:
         """Tell a TaskExecutor, until it knows, which slots there are this JobMaster's: those that

@@ -77,11 +77,17 @@ class SourceCoordination:
             self._process = coordinator
             self._call_next()
 
+    def adopted(self, coordinator: CoordinatorID, owner: JobMasterId) -> None:
+        """One that an earlier JobMaster, *owner*, has started takes our orders."""
+        self._owner = owner
+        self.started(coordinator)
+
     def gone(self, coordinator: CoordinatorID, cause: str) -> None:
         """It is there no more, or will not come."""
         if coordinator.kind is not CoordinatorKind.SOURCE_ENUMERATORS:
             return
         self._process = None
+        self._owner = self._job_master.fencing_token
         if self._calling is not None:
             self._calling.cancel()
             self._calling = None

@@ -163,6 +163,23 @@ class StoredCheckpoints:
             log.info("job %s goes on from %s", self._job_id, without_secrets(recovered[-1].path))
         return tuple(recovered)
 
+    async def begun_after(self, checkpoint_id: int, most: int) -> dict[int, str]:
+        """The ids after that one which earlier JobMasters have taken, but for the last *most* of
+        them, each with its directory.  After :meth:`recover`.
+
+        Raises:
+            CheckpointsLostError: it cannot be read which ids were given.
+            CheckpointStoreFencedError: another JobMaster has taken over already.
+        """
+        try:
+            next_id = await self._insist("read the count of checkpoints", self._ids.get)
+        except FlinkRayError as error:
+            if isinstance(error, CheckpointStoreFencedError):
+                raise
+            raise CheckpointsLostError(self._job_id, str(error)) from error
+        first = max(checkpoint_id + 1, next_id - most)
+        return {n: self._storage.checkpoint_directory(n) for n in range(first, next_id)}
+
     async def _read(
         self, pointer: CompletedCheckpointPointer, *, is_last: bool
     ) -> CompletedCheckpoint | None:

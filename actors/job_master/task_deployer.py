@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from flinkray.actors.job_master.deployment_reconciliation import DeploymentReconciliation
 from flinkray.actors.job_master.leaders import JobMasterLeaders
+from flinkray.actors.job_master.notes import NotesForSuccessor
+from flinkray.actors.job_master.source_coordination import SourceCoordination
 from flinkray.actors.job_master.task_executor_connections import TaskExecutorConnections
 from flinkray.actors.shared.one_way import tell
 from flinkray.core.errors import (
@@ -54,15 +57,20 @@ class TaskDeployer:
         scheduler: JobScheduler,
         leaders: JobMasterLeaders,
         *,
+        notes: NotesForSuccessor,
+        sources: SourceCoordination,
         apply: Callable[[list[JobSchedulerAction]], None],
         slot_lost: Callable[[AllocationID, str], None],
     ) -> None:
-        """*apply* carries out what follows; *slot_lost*: a slot is not the job's (any more)."""
+        """*notes*: which deployments wait for.  *apply* carries out what follows; *slot_lost*: a
+        slot is not the job's (any more)."""
         self._job_master = job_master
         self._task_executors = task_executors
         self._scheduler = scheduler
         self._apply = apply
         self._slot_lost = slot_lost
+        self._notes = notes
+        self._sources = sources
         self._leaders = leaders
         self._vertices: dict[int, VertexInformation] = {}
         self._reconciliation = DeploymentReconciliation()
@@ -95,6 +103,21 @@ class TaskDeployer:
             states = [TaskExecutionState(job_id, a, failed, cause) for a in found.missing]
             self._apply(self._scheduler.tasks_reported(states, self._now))
 
+    # --- what earlier JobMasters have deployed ----------------------------------------------------
+
+    def adopted(self, resource_id: ResourceID, attempts: Iterable[ExecutionAttemptID]) -> None:
+        """They run there, and go on."""
+        attempts = tuple(attempts)
+        self._reconciliation.deploying(resource_id, attempts)
+        self._reconciliation.deployed(resource_id, attempts)
+
+    def reported(self, resource_id: ResourceID, running: Iterable[ExecutionAttemptID]) -> None:
+        """They run there, as it says when it registers; what nobody has deployed ends."""
+        unknown = self._reconciliation.not_deployed(resource_id, running)
+        if unknown:
+            log.info("%s: %d tasks of no use are cancelled", resource_id, len(unknown))
+            self._tell_to_cancel(resource_id, unknown)
+
     # --- tasks, in bulk ---------------------------------------------------------------------------
 
     def deploy_all(self, action: DeployTasks) -> None:
@@ -111,6 +134,10 @@ class TaskDeployer:
         token = self._job_master.fencing_token
         attempts = self._attempts(deployments)
         self._reconciliation.deploying(resource_id, attempts)
+        owner = self._sources.owner
+        if owner != token:
+            deployments = replace(deployments, source_coordinator_owner=owner)
+        await self._notes.acknowledged()
         try:
             executor = self._task_executors.get(resource_id)
             refused = await executor.submit_tasks(deployments, token, self._leaders.blob_server)
@@ -153,6 +180,7 @@ class TaskDeployer:
         self._job_master.create_task(self._cancel_all(action), "cancel tasks")
 
     async def _cancel_all(self, action: CancelTasks) -> None:
+        await self._notes.acknowledged()  # they may not have been sent yet
         try:
             executor = self._task_executors.get(action.location.resource_id)
             await executor.cancel_tasks(action.attempts, self._job_master.fencing_token)

@@ -47,9 +47,12 @@ class StartedTask:
         return self.vertex.content
 
     def accepted(self, slot_index: int) -> AcceptedTask:
-        """With the state that it is to be restored from, which is not kept."""
+        """With the state that it is to be restored from, of which nothing is kept but the
+        checkpoint."""
         accepted = AcceptedTask(self.attempt_id, self.deployment, self.information, slot_index)
-        self.deployment = replace(self.deployment, restored=None)
+        restored = self.deployment.restored
+        if restored is not None:
+            self.deployment = replace(self.deployment, restored=replace(restored, state=None))
         return accepted
 
 

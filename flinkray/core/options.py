@@ -349,6 +349,14 @@ JOB_MASTER_TAKEOVER_TIMEOUT = ConfigOption(
     "in them runs on. The next JobMaster of the job takes them over. Without one, tasks and slots "
     "are ended after it.",
 )
+JOB_MASTER_TAKEOVER_REPORT_TIMEOUT = ConfigOption(
+    "jobmaster.takeover-report-timeout",
+    duration(),
+    10.0,
+    "When a JobMaster takes over the job of one that has died, it waits this long for the reports "
+    "of the TaskExecutors on which the job has slots. What a TaskExecutor has that reports later "
+    "is cancelled, and the job restarts without it.",
+)
 JOB_MASTER_FAILOVER_VALIDITY_INTERVAL = ConfigOption(
     "jobmaster.failover-validity-interval",
     duration(),

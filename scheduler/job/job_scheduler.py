@@ -753,8 +753,9 @@ class JobScheduler:
             adopted,
             *self._job.change(JobStatus.RUNNING, now, plan.summary),
         ]
-        if plan.ended:
-            steps.append(t.TasksReported(tuple(attempt.state for attempt in plan.ended)))
+        finished, failed = plan.ends
+        if finished:
+            steps.append(t.TasksReported(finished))
         steps.append(t.CheckpointsAdopted(restores, transition.begun_checkpoints))
         if new:
             steps.append(t.RestoreState(new, ()))
@@ -773,6 +774,8 @@ class JobScheduler:
         steps += _without(plan.strays)
         cause = "it did not report to the next JobMaster"
         steps += [t.TaskExecutorLost(resource_id, cause) for resource_id in plan.lost]
+        if failed:  # not before: their regions would be scheduled as if they had not begun
+            steps.append(t.TasksReported(failed))
         if plan.missing:
             ends = [
                 (subtasks[o].current, failure_of_missing(subtasks[o], r)) for o, r in plan.missing

@@ -125,6 +125,13 @@ class TakeOverPlan:
         return running | ended | {ordinal for ordinal, _ in self.missing}
 
     @property
+    def ends(self) -> tuple[tuple[TaskExecutionState, ...], tuple[TaskExecutionState, ...]]:
+        """Of those that have finished, and of the others that have ended."""
+        states = [attempt.state for attempt in self.ended]
+        finished = tuple(s for s in states if s.state is ExecutionState.FINISHED)
+        return finished, tuple(s for s in states if s.state is not ExecutionState.FINISHED)
+
+    @property
     def summary(self) -> str:
         """A line for people."""
         counts = {

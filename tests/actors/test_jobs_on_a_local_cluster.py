@@ -351,9 +351,10 @@ async def test_progress_and_failures_of_a_job_count_the_deaths_of_its_job_master
     dispatcher = await cluster.dispatcher()
 
     progress = await dispatcher.request_job_progress(job_id)
-    (failure,) = await dispatcher.request_job_exceptions(job_id)
+    failure, why = await dispatcher.request_job_exceptions(job_id)
 
     assert "the JobMaster died" in failure.text
+    assert "it has Spark stages" in why.text
     assert (progress.status, progress.restarts) == (JobStatus.RUNNING, 1)
     (vertex,) = progress.vertices
     assert (vertex.tasks, vertex.is_spark_stage) == ({"RUNNING": 2}, True)
@@ -361,7 +362,7 @@ async def test_progress_and_failures_of_a_job_count_the_deaths_of_its_job_master
     await end(cluster, job_id)
     ended = await dispatcher.request_job_progress(job_id)
     assert (ended.status, ended.restarts, ended.vertices) == (JobStatus.CANCELED, 1, ())
-    assert await dispatcher.request_job_exceptions(job_id) == (failure,)
+    assert await dispatcher.request_job_exceptions(job_id) == (failure, why)
 
 
 async def test_job_whose_master_keeps_dying_fails_with_the_cause(cluster: MiniCluster) -> None:

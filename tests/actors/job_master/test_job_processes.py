@@ -68,7 +68,7 @@ class Owner(FencedRpcEndpoint[JobMasterId]):
         started: list[CoordinatorID] = []
 
         class Listener(CoordinatorListener):
-            def coordinator_started(self, coordinator: CoordinatorID) -> None:
+            def coordinator_started(self, coordinator: CoordinatorID, address: str) -> None:
                 started.append(coordinator)
 
             def coordinator_lost(self, coordinator: CoordinatorID, cause: str) -> None:

@@ -26,6 +26,8 @@ KINDS = {
     "ResourceManager": 1,
 }
 """Of processes, and how often they are chosen beside others."""
+MASTERS = ("JobMaster", "Dispatcher", "ResourceManager")
+"""With which no task ends."""
 PAUSE = (0.0, 3.0)
 """Seconds from one victim to the next."""
 STOPPED = (5.0, 70.0)

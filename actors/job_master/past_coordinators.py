@@ -1,0 +1,100 @@
+"""The coordinators of sources that past JobMasters of a job have started, which outlive them."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+
+from flinkray.actors.coordinators.process import ConnectedCoordinator
+from flinkray.actors.coordinators.stream_coordinator_process import StreamCoordinatorProcess
+from flinkray.actors.gateways.stream_coordinator import (
+    STREAM_COORDINATOR_ENDPOINT,
+    CoordinatorReplacedError,
+    stream_coordinators_of_job,
+)
+from flinkray.core.errors import FlinkRayError, RpcError
+from flinkray.core.ids import JobID, JobMasterId
+from flinkray.rpc import FencedRpcEndpoint
+from flinkray.rpc.spec import split_address
+from flinkray.scheduler.job.coordinator_events import CoordinatorID
+from flinkray.scheduler.shared.taking_over import SourceCoordinatorPlace
+
+log = logging.getLogger(__name__)
+
+_ADOPTION_PAUSE = 0.1
+"""Seconds until a coordinator that takes its last JobMaster for alive is asked again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """A coordinator of sources that has been taken over."""
+
+    coordinator: CoordinatorID
+    place: SourceCoordinatorPlace
+    """With how often it has been restored."""
+    connected: ConnectedCoordinator
+
+
+class PastCoordinators:
+    """Those of the sources that past JobMasters of the job have started.  Lives on the JobMaster's
+    main thread."""
+
+    def __init__(
+        self,
+        job_master: FencedRpcEndpoint[JobMasterId],
+        job_id: JobID,
+        process: StreamCoordinatorProcess,
+    ) -> None:
+        self._job_master = job_master
+        self._job_id = job_id
+        self._process = process
+
+    async def adopt(self, place: SourceCoordinatorPlace, patience: float) -> Adopted | None:
+        """Take it over; None: it is lost.
+
+        Args:
+            patience: seconds for which it may take its last JobMaster for alive.
+        """
+        clock = self._job_master.clock
+        deadline = clock.monotonic() + patience
+        while True:
+            try:
+                connected, adopted = await self._process.adopt(place.address, place.owner)
+            except CoordinatorReplacedError as error:
+                if clock.monotonic() < deadline:
+                    await self._job_master.rpc_service.pause(_ADOPTION_PAUSE)
+                    continue
+                log.warning("job %s: %s", self._job_id, error)
+                return None
+            except RpcError as error:
+                log.warning(
+                    "job %s: the coordinator of its sources is lost: %s", self._job_id, error
+                )
+                return None
+            if adopted.coordinator.attempt_number != place.attempt_number:
+                log.warning("job %s: %s is not the noted one", self._job_id, adopted.coordinator)
+                return None
+            known = replace(place, restores=adopted.restores)
+            return Adopted(adopted.coordinator, known, connected)
+
+    async def end_others(self, adopted: Adopted | None) -> None:
+        """Those that nobody has taken over, and that have no JobMaster which lives, end."""
+        service, token = self._job_master.rpc_service, self._job_master.fencing_token
+        prefix = stream_coordinators_of_job(self._job_id)
+        kept = None if adopted is None else split_address(adopted.place.address)[0]
+        for name in await service.process_names(prefix):
+            owner = JobMasterId.from_hex(name.removeprefix(prefix))
+            if name != kept and owner != token:
+                await self._end(name, owner)
+
+    async def _end(self, name: str, owner: JobMasterId) -> None:
+        master = self._job_master
+        try:
+            address = f"{name}/{STREAM_COORDINATOR_ENDPOINT}"
+            connected, _ = await self._process.adopt(address, owner)
+            await connected.stop()
+        except CoordinatorReplacedError as error:
+            log.info("%s goes on: %s", name, error)
+        except FlinkRayError as error:
+            log.info("%s is killed: %s", name, error)
+            await master.rpc_service.kill(name)

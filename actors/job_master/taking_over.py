@@ -1,0 +1,217 @@
+"""How a JobMaster goes on with what runs since an earlier one of its job.
+
+See ``docs/design/0051-taking-over.md``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from typing import TypeVar
+
+from flinkray.actors.coordinators.runner import CoordinatorRunner
+from flinkray.actors.coordinators.stream_coordinator_process import source_operator_of
+from flinkray.actors.job_master.checkpoint_carrier import CheckpointCarrier
+from flinkray.actors.job_master.past_coordinators import Adopted, PastCoordinators
+from flinkray.actors.job_master.past_pools import Left
+from flinkray.actors.job_master.reconciliation import Reconciliation
+from flinkray.actors.job_master.slots import JobMasterSlots
+from flinkray.actors.job_master.source_coordination import SourceCoordination
+from flinkray.actors.job_master.stored_checkpoints import CheckpointsLostError
+from flinkray.actors.job_master.task_deployer import TaskDeployer
+from flinkray.core.errors import AttemptDisposedError
+from flinkray.core.ids import ExecutionAttemptID, JobMasterId
+from flinkray.rpc import FencedRpcEndpoint
+from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
+from flinkray.scheduler.graph.job_graph import STREAM, JobGraph
+from flinkray.scheduler.job.job_scheduler import JobScheduler
+from flinkray.scheduler.job.job_scheduler_actions import JobSchedulerAction, ResetSubtasks
+from flinkray.scheduler.shared.failure import Failure
+from flinkray.scheduler.shared.taking_over import JobNotes, ReportedTask, TaskExecutorReport
+from flinkray.scheduler.shared.tasks import VertexInformation, attempt_of
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+Recover = Callable[[], Awaitable[tuple[CompletedCheckpoint, ...] | None]]
+
+
+class TakingOver:
+    """Lives on the JobMaster's main thread: asks whoever knows something, all at once, then has the
+    scheduler decide."""
+
+    def __init__(
+        self,
+        job_master: FencedRpcEndpoint[JobMasterId],
+        scheduler: JobScheduler,
+        reconciliation: Reconciliation,
+        slots: JobMasterSlots,
+        deployer: TaskDeployer,
+        checkpoints: CheckpointCarrier,
+        coordinators: CoordinatorRunner,
+        past_coordinators: PastCoordinators,
+        sources: SourceCoordination,
+        graph: JobGraph,
+        patience: float,
+        *,
+        apply: Callable[[list[JobSchedulerAction]], None],
+    ) -> None:
+        """*patience*: seconds that reports are waited for.  *apply* carries out what follows."""
+        self._job_master = job_master
+        self._scheduler = scheduler
+        self._reconciliation = reconciliation
+        self._slots = slots
+        self._deployer = deployer
+        self._checkpoints = checkpoints
+        self._coordinators = coordinators
+        self._past_coordinators = past_coordinators
+        self._sources = sources
+        self._graph = graph
+        self._patience = patience
+        self._apply = apply
+
+    def reported(self, report: TaskExecutorReport) -> None:
+        """A TaskExecutor has registered, and has that.  After the decision, all goes that is not
+        known here by then: nothing that reports late goes on."""
+        if not self._reconciliation.is_decided:
+            self._reconciliation.reported(report)
+        else:
+            running = (attempt_id for attempt_id, _, _ in _running(report))
+            self._deployer.reported(report.location.resource_id, running)
+
+    async def run(self, recover: Recover) -> bool:
+        """Return when it is decided; whether the job begins.
+
+        *recover* has the scheduler know the job's checkpoints.  If that fails the job ends, and
+        nothing goes on.
+        """
+        steps = _Steps(self._job_master.clock.monotonic)
+        self._apply(self._scheduler.reconcile(self._now))
+        starting = self._slots.pool.start(self._reconciliation.decided)
+        self._job_master.create_task(starting, "start the SlotPool")
+        recovering = self._job_master.create_task(
+            steps.timed("checkpoints", self._recovered(recover)), "recover the checkpoints"
+        )
+        left = await steps.timed("SlotPools", self._slots.left_by_past_job_masters())
+        adopting = self._job_master.create_task(
+            steps.timed("coordinator", self._adopted(left.notes)), "adopt the coordinator"
+        )
+        if left.notes is not None:
+            places, patience = left.task_executors, self._patience
+            await steps.timed("reports", self._reconciliation.all_reported(places, patience))
+        adopted, begun = await adopting, await recovering
+        if begun is not None:
+            self._decide(left, adopted, begun)
+        log.info("job %s: %s, after %s", self._graph.job_id, self._scheduler.status.name, steps)
+        self._reconciliation.is_over()
+        ending = self._past_coordinators.end_others(adopted)
+        self._job_master.create_task(ending, "end past coordinators")
+        return begun is not None
+
+    @property
+    def _now(self) -> float:
+        return self._job_master.clock.monotonic()
+
+    async def _recovered(self, recover: Recover) -> dict[int, str] | None:
+        """The checkpoints that were begun, and are not complete; None: the job does not begin."""
+        recovered = await recover()
+        if recovered is None or not self._scheduler.takes_checkpoints:
+            return None if recovered is None else {}
+        try:
+            return await self._checkpoints.begun_after(recovered)
+        except CheckpointsLostError as error:
+            failure = Failure(str(error), suppress_restarts=True)
+            self._apply(self._scheduler.global_failure(failure, self._now))
+            return None
+
+    async def _adopted(self, notes: JobNotes | None) -> Adopted | None:
+        place = None if notes is None else notes.source_coordinator
+        if place is None:
+            return None
+        return await self._past_coordinators.adopt(place, self._patience)
+
+    # --- the decision -----------------------------------------------------------------------------
+
+    def _decide(self, left: Left, adopted: Adopted | None, begun: dict[int, str]) -> None:
+        notes = left.notes
+        if notes is not None:
+            notes = replace(notes, source_coordinator=None if adopted is None else adopted.place)
+        if adopted is not None:
+            self._coordinators.adopted(
+                adopted.coordinator, adopted.place.address, adopted.connected
+            )
+            self._sources.adopted(adopted.coordinator, adopted.place.owner)
+        reports = self._reconciliation.reports
+        actions = self._scheduler.take_over(notes, left.finished, reports, self._now, begun)
+        for report in reports:
+            self._deployer.adopted(report.location.resource_id, self._that_go_on(report))
+        if adopted is not None:
+            for reset in self._resets(reports):
+                self._sources.reset(reset)
+        self._apply(actions)
+
+    def _that_go_on(self, report: TaskExecutorReport) -> Iterator[ExecutionAttemptID]:
+        return (attempt_id for attempt_id, _, _ in _running(report) if self._goes_on(attempt_id))
+
+    def _goes_on(self, attempt_id: ExecutionAttemptID) -> bool:
+        try:
+            self._scheduler.check_current(attempt_id)
+        except AttemptDisposedError:
+            return False
+        return True
+
+    def _resets(self, reports: tuple[TaskExecutorReport, ...]) -> list[ResetSubtasks]:
+        """The last JobMaster may have died before it had told the coordinator of the readers that
+        it deployed."""
+        operators = {
+            vertex.vertex_id: source_operator_of(vertex) for vertex in self._graph.vertices
+        }
+        subtasks: dict[int, dict[str, list[tuple[int, int]]]] = {}
+        for report in reports:
+            for attempt_id, vertex, task in _running(report):
+                is_source = vertex.invokable.kind == STREAM and not vertex.inputs
+                if is_source and self._goes_on(attempt_id):
+                    restored = task.deployment.restored
+                    of_checkpoint = subtasks.setdefault(
+                        0 if restored is None else restored.checkpoint_id, {}
+                    )
+                    of_operator = of_checkpoint.setdefault(operators[vertex.vertex_id], [])
+                    index = attempt_id.vertex.subtask_index
+                    of_operator.append((index, attempt_id.attempt_number))
+        return [
+            ResetSubtasks(checkpoint_id, {name: tuple(each) for name, each in by_operator.items()})
+            for checkpoint_id, by_operator in subtasks.items()
+        ]
+
+
+def _running(
+    report: TaskExecutorReport,
+) -> Iterator[tuple[ExecutionAttemptID, VertexInformation, ReportedTask]]:
+    for graph in report.graphs:
+        parts = {part.key: part.content for part in graph.parts}
+        for task in graph.tasks:
+            vertex = parts.get(task.deployment.vertex)
+            if task.ended is None and isinstance(vertex, VertexInformation):
+                yield attempt_of(graph.graph_id, vertex, task.deployment), vertex, task
+
+
+class _Steps:
+    """How long each has taken."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._began = now()
+        self._taken: list[str] = []
+
+    async def timed(self, name: str, step: Awaitable[T]) -> T:
+        began = self._now()
+        try:
+            return await step
+        finally:
+            self._taken.append(f"{name} {(self._now() - began) * 1e3:.0f} ms")
+
+    def __str__(self) -> str:
+        total = (self._now() - self._began) * 1e3
+        return f"{total:.0f} ms ({', '.join(self._taken)})"

@@ -1,0 +1,204 @@
+"""A stream job whose JobMaster dies goes on: the next one takes over what runs.
+
+Jobs here may not restart, unless a test says so: what is restarted for a JobMaster fails.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from flinkray.client import JobHandle
+from flinkray.datastream import Configuration, StreamExecutionEnvironment, Types, WatermarkStrategy
+from flinkray.datastream.connectors import DataGeneratorSource, FileSink
+from flinkray.scheduler.checkpoints.errors import CheckpointError
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
+from flinkray.testing.waiting import wait_until
+from tests.datastream.half_way import HalfWay, is_right
+from tests.datastream.tallies import expected, settings, tallies
+from tests.datastream.threads import none_left
+
+CONFIGURATION = {
+    "taskmanager.numberOfTaskSlots": "2",
+    "taskmanager.cpu.cores": "1",
+    "restart-strategy.type": "none",
+    "task.cancellation.interval": "50 ms",
+    "cluster.registration.error-delay": "5 ms",
+    "jobmaster.max-failovers": "100",
+}
+RESTARTS = {
+    "restart-strategy.type": "fixed-delay",
+    "restart-strategy.fixed-delay.attempts": "20",
+    "restart-strategy.fixed-delay.delay": "10 ms",
+}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ThreadedCluster]:
+    """One of its own: nothing of what it has started may be left."""
+    with (
+        none_left(),
+        threaded_cluster(str(tmp_path / "cluster"), configuration=CONFIGURATION) as cluster,
+    ):
+        yield cluster
+
+
+def attempts(job: JobHandle) -> set[int]:
+    """The numbers of the present attempts of all tasks."""
+    return {e.attempt_number for v in job.details().vertices for e in v.executions}
+
+
+def kill_job_master(cluster: ThreadedCluster, job: JobHandle) -> None:
+    """And wait until the next one has taken over."""
+    begun = job.details().status_timestamps[JobStatus.RUNNING.name]
+    cluster.crash("JobMaster")
+    wait_until(lambda: is_taken_over(job, begun), 60, "the next JobMaster")
+
+
+def is_taken_over(job: JobHandle, begun: float) -> bool:
+    return job.details().status_timestamps.get(JobStatus.RUNNING.name, begun) > begun
+
+
+def test_tasks_run_on_when_their_job_master_dies_again_and_again(
+    cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    """FO-01: with sources, keyed state and results that a client reads.  Checkpoints go on, too."""
+    program = HalfWay(cluster.client, tmp_path / "program")
+    wait_until(lambda: program.job.status() is JobStatus.RUNNING, 30, "the job to run")
+    kill_job_master(cluster, program.job)
+    program.take_checkpoints()
+    for _ in range(2):
+        kill_job_master(cluster, program.job)
+        assert attempts(program.job) == {0}
+    states = {e.state for v in program.job.details().vertices for e in v.executions}
+    assert states == {ExecutionState.RUNNING}
+    program.take_checkpoints()
+    program.go_on()
+    assert is_right(list(program.results))
+    details = program.job.details()
+    assert details.restarts == 3, "these are JobMasters"
+
+
+def test_a_checkpoint_that_was_under_way_holds_nothing_up(
+    cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    """Half of its barriers are there, and the others come when nobody takes it any more."""
+    program = HalfWay(cluster.client, tmp_path / "program")
+    program.take_checkpoints()
+    program.hold()
+    with ThreadPoolExecutor() as threads:
+        asked = threads.submit(program.job.trigger_checkpoint, timeout=60)
+        wait_until(lambda: program.told().in_progress, 30, "half a checkpoint")
+        kill_job_master(cluster, program.job)
+        assert attempts(program.job) == {0}
+        program.release()
+        assert is_right(list(program.results))
+        with suppress(CheckpointError):  # the job may end before the next is complete
+            asked.result()
+
+
+def test_without_the_notes_of_the_last_job_master_the_job_begins_from_its_checkpoint(
+    cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    """They died with its SlotPool."""
+    program = HalfWay(cluster.client, tmp_path / "program")
+    program.take_checkpoints()
+    begun = program.job.details().status_timestamps[JobStatus.RUNNING.name]
+    cluster.crash("SlotPool")
+    cluster.crash("JobMaster")
+    wait_until(lambda: is_taken_over(program.job, begun), 60, "the next JobMaster")
+    program.go_on()
+    assert is_right(list(program.results))
+    coordinators = [name for name in cluster.mini.processes() if "StreamCoordinator" in name]
+    assert coordinators == []
+
+
+def test_a_slot_pool_that_replaces_another_has_the_notes(
+    cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    program = HalfWay(cluster.client, tmp_path / "program")
+    program.take_checkpoints()
+    cluster.crash("SlotPool")
+    program.take_checkpoints()
+    kill_job_master(cluster, program.job)
+    assert attempts(program.job) == {0}
+    program.go_on()
+    assert is_right(list(program.results))
+
+
+@pytest.mark.parametrize("kind", ["TaskProcess", "TaskExecutor", "StreamCoordinator"])
+def test_what_dies_with_the_job_master_restarts_from_the_last_checkpoint(
+    kind: str, cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    program = HalfWay(cluster.client, tmp_path / "program", settings_of=RESTARTS)
+    program.take_checkpoints()
+    cluster.crash("JobMaster")
+    cluster.crash(kind)
+    program.go_on()
+    assert is_right(list(program.results))
+
+
+def test_only_the_region_of_a_lost_task_executor_restarts(
+    cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    """Its subtasks have nothing to do with each other."""
+    env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster.client)
+    env.configure(Configuration.from_dict({**settings(tmp_path / "checkpoints"), **RESTARTS}))
+    source = DataGeneratorSource(lambda n: n, 10**9, 1000.0)
+    numbers = env.from_source(source, WatermarkStrategy.no_watermarks(), "numbers", Types.LONG())
+    numbers.set_parallelism(4).map(lambda n: n).set_parallelism(4).sink_to(
+        FileSink(tmp_path / "files")
+    ).set_parallelism(4)
+    job = cluster.client.job(env.execute_async("regions").get_job_id())
+    wait_until(lambda: job.status() is JobStatus.RUNNING, 30, "the job to run")
+
+    def all_run() -> bool:
+        found = [e for v in job.details().vertices for e in v.executions]
+        return all(e.state is ExecutionState.RUNNING for e in found)
+
+    wait_until(all_run, 30, "all tasks to run")
+    job.trigger_checkpoint(timeout=60)
+    begun = job.details().status_timestamps[JobStatus.RUNNING.name]
+    cluster.crash("JobMaster")
+    cluster.crash("TaskExecutor")
+    wait_until(lambda: is_taken_over(job, begun) and all_run(), 60, "all tasks to run again")
+    numbers_of = [e.attempt_number for v in job.details().vertices for e in v.executions]
+    assert sorted(numbers_of) == [0, 0, 1, 1]
+    job.cancel()
+    wait_until(lambda: job.status() is JobStatus.CANCELED, 60, "the job to be cancelled")
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_nothing_is_lost_or_doubled_by_job_masters_that_die_at_any_time(
+    seed: int, cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    """E2E-04, and no attempt number grows."""
+    random = Random(seed)
+    env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster.client)
+    env.configure(Configuration.from_dict(settings(tmp_path / "checkpoints", "50 ms")))
+    env.set_parallelism(2)
+    results = tallies(env, 20_000, 10_000.0, tmp_path / "witness").execute_and_collect()
+    job = cluster.client.job(cluster.client.list_jobs()[0].job_id)
+    wait_until(lambda: job.status() is JobStatus.RUNNING, 30, "the job to run")
+    seen = set()
+    with ThreadPoolExecutor() as threads:
+        collected = threads.submit(set, results)
+        for _ in range(6):
+            moment = time.monotonic() + random.uniform(0.0, 0.2)
+            wait_until(lambda: time.monotonic() > moment, 10, "another moment")  # noqa: B023
+            if collected.done():
+                break
+            try:
+                cluster.crash("JobMaster")
+            except IndexError:  # the next one is not there yet
+                continue
+            seen |= attempts(job)
+        assert collected.result() == expected(20_000)
+    assert seen <= {0}
