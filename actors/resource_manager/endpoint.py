@@ -51,6 +51,7 @@ from flinkray.core.ids import (
 from flinkray.rpc import (
     FencedRpcEndpoint,
     HeartbeatSender,
+    RayRpcService,
     RegistrationFailure,
     RegistrationRejection,
     RpcEndpoint,
@@ -81,6 +82,7 @@ async def create_resource_manager(
     rpc_service: RpcService, arguments: ClusterArguments
 ) -> RpcEndpoint:
     """Factory of a ResourceManager's process on Ray."""
+    assert isinstance(rpc_service, RayRpcService)
     driver = RayResourceManagerDriver(rpc_service, arguments)
     return await lead_resource_manager(rpc_service, arguments, driver)
 

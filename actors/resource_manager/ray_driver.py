@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
 import ray
@@ -14,7 +15,7 @@ from ray._private.state import available_resources_per_node
 from ray._private.state import state as global_state
 from ray._private.worker import get_dashboard_url
 from ray._raylet import PlacementGroupID
-from ray.exceptions import RaySystemError
+from ray.exceptions import RayError
 from ray.util import list_named_actors, placement_group_table
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
@@ -30,12 +31,14 @@ from flinkray.actors.resource_manager.driver import (
 from flinkray.actors.resource_manager.shared_poll import SharedPoll
 from flinkray.core.ids import JobID, ResourceID, WorkerGroupId, random_bytes
 from flinkray.core.resources import ResourceProfile
-from flinkray.rpc import RpcService
+from flinkray.rpc import RayRpcService
 from flinkray.rpc.time_limit import within
 from flinkray.scheduler.resources.shortages import ClusterResources
 from flinkray.scheduler.shared.slots import WorkerGroupOwner
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _SHARED = "shared"
 _FIRST_POLLS = (0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
@@ -45,6 +48,9 @@ group that waits for longer is looked after together with all others that do."""
 _RELEASE_POLL = 0.02
 _RELEASE_TIMEOUT = 30.0
 """Seconds after which Ray is no longer asked for a removed group (it takes 0.1 s as a rule)."""
+_PATIENCE = 2.0
+"""Seconds for an answer of Ray's head that is for people: they are told that there is none."""
+_NOTHING_KNOWN = ClusterResources(ResourceProfile(0.0), ResourceProfile(0.0), ())
 
 
 class RayResourceManagerDriver(ResourceManagerDriver):
@@ -60,15 +66,17 @@ class RayResourceManagerDriver(ResourceManagerDriver):
 
     def __init__(
         self,
-        rpc_service: RpcService,
+        rpc_service: RayRpcService,
         cluster: ClusterArguments,
     ) -> None:
         self._rpc_service = rpc_service
+        self._head = rpc_service.head
+        self._last_resources = _NOTHING_KNOWN
         self._cluster = cluster
         self._namespace = f"flinkray-{cluster.cluster_id}"
         self._prefix = f"{self._namespace}-"
         self._next_number = 0
-        run, now = rpc_service.run_blocking, rpc_service.clock.monotonic
+        run, now = self._head.ask_patiently, rpc_service.clock.monotonic
         self._placements: SharedPoll[str, str] = SharedPoll(
             lambda groups: run(_ended_placements, groups), shortest_pause=_LATER_POLL, now=now
         )
@@ -80,12 +88,12 @@ class RayResourceManagerDriver(ResourceManagerDriver):
         name = f"{self._prefix}{_quote(request.owner)}-{self._next_number}"
         self._next_number += 1
         bundles = [profile.to_ray_resources() for profile in request.bundles]
-        group_id = await self._rpc_service.run_blocking(_create, name, bundles)
+        group_id = await self._create(name, bundles)
         return WorkerGroupHandle(WorkerGroupId(group_id), name, request.owner, request.bundles)
 
     async def wait_until_placed(self, group: WorkerGroupId) -> None:
         for delay in _FIRST_POLLS:
-            state = (await self._rpc_service.run_blocking(_ended_placements, (group.value,))).get(
+            state = (await self._head.ask_patiently(_ended_placements, (group.value,))).get(
                 group.value
             )
             if state is not None:
@@ -96,14 +104,28 @@ class RayResourceManagerDriver(ResourceManagerDriver):
         if state == "REMOVED":
             raise WorkerGroupLostError(f"placement group {group} was removed")
 
+    async def _create(self, name: str, bundles: list[dict[str, float]]) -> str:
+        """Its id."""
+        try:
+            return await self._head.ask(_create, name, bundles)
+        except (RayError, ValueError) as error:
+            # the head may have gone when it had recorded the group
+            found = await self._head.ask_patiently(_id_of, name)
+            if found is not None:
+                return found
+            raise WorkerGroupStartError(f"Ray refused placement group {name}: {error}") from error
+
     async def describe_placement(self, group: WorkerGroupId) -> str:
-        table = await self._table(group)
+        try:
+            table = await within(_PATIENCE, self._ask(_table_of, group.value))
+        except asyncio.TimeoutError:
+            return self._head.outage or "it has not answered yet"
         stats = table.get("stats", {})
         state, detail = table.get("state", "unknown"), stats.get("scheduling_state", "unknown")
         return f"placement group {table.get('name', group)} is {state} ({detail})"
 
     async def release_worker_group(self, group: WorkerGroupId) -> None:
-        await self._rpc_service.run_blocking(_remove, group.value)
+        await self._head.ask_patiently(_remove, group.value)
         try:
             await within(_RELEASE_TIMEOUT, self._releases.answer_for(group.value))
         except asyncio.TimeoutError:
@@ -139,7 +161,7 @@ class RayResourceManagerDriver(ResourceManagerDriver):
     async def occupied_bundles(
         self, groups: Iterable[WorkerGroupId]
     ) -> dict[WorkerGroupId, dict[int, ResourceID]]:
-        actors = await self._rpc_service.run_blocking(_named_actors)
+        actors = await self._head.ask_patiently(_named_actors)
         names = sorted(a["name"] for a in actors if a["namespace"] == self._namespace)
         matches = (re.fullmatch(r"TaskExecutor-\d+-(\d+)-(.{8})[0-9a-f]{4}", n) for n in names)
         by_group: dict[str, dict[int, ResourceID]] = {}
@@ -149,14 +171,19 @@ class RayResourceManagerDriver(ResourceManagerDriver):
         return {group: by_group.get(group.value[:8], {}) for group in groups}
 
     async def cluster_resources(self) -> ClusterResources:
-        return await self._rpc_service.run_blocking(_cluster_resources)
+        """As far as the head answers; else what it said last, and that it does not answer."""
+        try:
+            self._last_resources = await within(_PATIENCE, self._ask(_cluster_resources))
+        except asyncio.TimeoutError:
+            return replace(self._last_resources, outage=self._head.outage)
+        return self._last_resources
 
     def dashboard_url(self) -> str | None:
         url = get_dashboard_url()
         return f"http://{url}" if url else None
 
     async def recover(self) -> tuple[WorkerGroupHandle, ...]:
-        table = await self._rpc_service.run_blocking(placement_group_table)
+        table = await self._head.ask_patiently(placement_group_table)
         pattern = re.compile(rf"{re.escape(self._prefix)}({_SHARED}|[0-9a-f]{{32}}-.+)-(\d+)")
         groups = []
         for group_id, entry in sorted(table.items()):
@@ -172,8 +199,15 @@ class RayResourceManagerDriver(ResourceManagerDriver):
             groups.append(WorkerGroupHandle(WorkerGroupId(group_id), entry["name"], owner, bundles))
         return tuple(groups)
 
-    async def _table(self, group: WorkerGroupId) -> dict[str, Any]:
-        return await self._rpc_service.run_blocking(_table_of, group.value)
+    async def _ask(self, fn: Callable[..., T], *args: object) -> T:
+        """Not at all while the head is known to be away: each question would keep a thread.
+
+        Raises:
+            asyncio.TimeoutError: it is away.
+        """
+        if self._head.outage is not None:
+            raise asyncio.TimeoutError
+        return await self._head.ask_patiently(fn, *args)
 
 
 def _quote(owner: WorkerGroupOwner | None) -> str:
@@ -194,11 +228,16 @@ def _placement_group(group_id: str) -> PlacementGroup:
 
 
 def _create(name: str, bundles: list[dict[str, float]]) -> str:
-    try:
-        group = placement_group(bundles, strategy="PACK", lifetime="detached", name=name)
-    except (RaySystemError, ValueError) as error:
-        raise WorkerGroupStartError(f"Ray refused placement group {name}: {error}") from error
+    group = placement_group(bundles, strategy="PACK", lifetime="detached", name=name)
     return str(group.id.hex())
+
+
+def _id_of(name: str) -> str | None:
+    """Of the group of that name; None: there is none."""
+    for group_id, entry in placement_group_table().items():
+        if entry["name"] == name and entry["state"] != "REMOVED":
+            return str(group_id)
+    return None
 
 
 def _table_of(group_id: str) -> dict[str, Any]:

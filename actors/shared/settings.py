@@ -23,7 +23,8 @@ from flinkray.scheduler.graph.job_graph import (
 
 
 def apply_rpc_settings(rpc_service: RpcService, configuration: Configuration) -> None:
-    """``rpc.*``, as far as they are set; to be called before anything is connected."""
+    """``rpc.*``, as far as they are set, and where processes are started; to be called before
+    anything is connected."""
     if configuration.is_set(options.RPC_ASK_TIMEOUT):
         rpc_service.ask_timeout = configuration.get(options.RPC_ASK_TIMEOUT)
     if configuration.is_set(options.RPC_FRAME_SIZE):
@@ -39,6 +40,8 @@ def apply_rpc_settings(rpc_service: RpcService, configuration: Configuration) ->
     if isinstance(rpc_service, RayRpcService) and configuration.is_set(options.RPC_TRANSPORT):
         transport: str = configuration.get(options.RPC_TRANSPORT)
         rpc_service.transport = cast("TransportChoice", transport)
+    if isinstance(rpc_service, RayRpcService):
+        rpc_service.avoids_head_node = configuration.get(options.AVOID_HEAD_NODE)
 
 
 def registration_settings(configuration: Configuration) -> RegistrationSettings:

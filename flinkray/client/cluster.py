@@ -15,13 +15,14 @@ from flinkray.actors.shared.high_availability import (
     has_elections,
     high_availability_services,
 )
+from flinkray.actors.shared.settings import apply_rpc_settings
 from flinkray.client import ray_runtime
 from flinkray.client.ray_runtime import ClusterRecord
 from flinkray.core.config import Configuration
 from flinkray.core.errors import FlinkRayError, ProcessExistsError, RpcConnectionError, RpcError
 from flinkray.core.high_availability_options import STANDBY_MASTERS
 from flinkray.core.ids import DispatcherId
-from flinkray.core.options import CLUSTER_ID, STORAGE_DIR
+from flinkray.core.options import AVOID_HEAD_NODE, CLUSTER_ID, STORAGE_DIR
 from flinkray.ha import (
     HighAvailabilityServices,
     LeaderRetrievalService,
@@ -96,7 +97,10 @@ async def start_cluster(
     configuration = Configuration(record.configuration)
     arguments = ClusterArguments(cluster_id, record.configuration, record.storage_dir)
     number = 1 + configuration.get(STANDBY_MASTERS)
-    nodes = await rpc_service.run_blocking(ray_runtime.nodes_for_masters, number)
+    apply_rpc_settings(rpc_service, configuration)
+    nodes = await rpc_service.run_blocking(
+        ray_runtime.nodes_for_masters, number, configuration.get(AVOID_HEAD_NODE)
+    )
     started = []
     for place, node in enumerate(nodes):
         for kind, factory in _MASTERS:

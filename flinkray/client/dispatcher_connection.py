@@ -41,6 +41,8 @@ _LONGEST_DELAY = 1.0
 """Seconds between two attempts; doubled each time."""
 _STABLE = 5.0
 """An attempt that lasted so many seconds before it failed begins a new row of failures."""
+_LONGEST_SEARCH = 10.0
+"""Seconds for one attempt to connect."""
 _UPLOADS = 3
 """How often user code is uploaded for one submission, if the cluster loses it again."""
 UNREACHABLE_LIMIT = 60.0
@@ -123,7 +125,7 @@ class DispatcherConnection(LeaderRetrievalListener):
                 raise
             raise RpcTimeoutError(
                 f"could not {question}: no answer from the Dispatcher of cluster "
-                f"{self._cluster_id!r} within {format_duration(timeout)}"
+                f"{self._cluster_id!r} within {format_duration(timeout)}{self._because()}"
             ) from None
 
     async def submit(self, graph: JobGraph, timeout: float | None) -> None:
@@ -195,7 +197,24 @@ class DispatcherConnection(LeaderRetrievalListener):
                 await within(self._rpc_service.jittered(delay), self._told.wait())
             delay = min(2 * delay, _LONGEST_DELAY)
 
+    def _because(self) -> str:
+        outage = self._rpc_service.outage
+        return "" if outage is None else f" ({outage})"
+
     async def _connect(self) -> DispatcherGateway:
+        """
+        Raises:
+            RpcError: it cannot be reached now.
+        """
+        try:  # what finds it may be away, which would be waited for
+            search = self._connect_to_leader()
+            return await self._rpc_service.deadlines.within(_LONGEST_SEARCH, search)
+        except asyncio.TimeoutError:
+            raise RpcTimeoutError(
+                f"the Dispatcher was not found within {_LONGEST_SEARCH:g} s{self._because()}"
+            ) from None
+
+    async def _connect_to_leader(self) -> DispatcherGateway:
         if self._error is not None:
             raise self._error
         if self._gateway is None:

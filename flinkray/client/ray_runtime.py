@@ -11,8 +11,11 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+import grpc
 import ray
 from ray._private import services
+from ray._private.grpc_utils import init_grpc_channel
+from ray._private.ray_constants import GLOBAL_GRPC_OPTIONS
 from ray._raylet import (  # type: ignore[attr-defined]
     AuthenticationTokenLoader,
     Config,
@@ -31,6 +34,7 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 from flinkray.core.config import Configuration
 from flinkray.core.errors import ConfigurationError, FlinkRayError
 from flinkray.core.options import OPTIONS
+from flinkray.rpc.ray.head import head_node_id as head_node_id
 from flinkray.spark.ray_java import java_on_path
 
 RAY_ADDRESS = "RAY_ADDRESS"
@@ -41,7 +45,6 @@ RAY_CLIENT = "ray://"
 _DISPATCHER = re.compile(r"Dispatcher(-\d+)?")
 """Names of the processes that lead as Dispatchers, or wait to."""
 _CLUSTER = b"cluster"
-_HEAD_NODE_RESOURCE = "node:__internal_head__"
 _CONNECT_TIMEOUT = 5.0
 """Seconds for a TCP connection, before Ray is asked to join: Ray itself tries for minutes."""
 
@@ -172,6 +175,8 @@ def join_ray(address: str, namespace: str) -> RayRuntime:
         _check_reachable(address.removeprefix(RAY_CLIENT), "its Ray Client server (10001")
     else:
         _check_reachable(address)
+    if not address.startswith(RAY_CLIENT):
+        _check_answers(address)
     try:
         context = ray.init(
             address=address,
@@ -216,25 +221,22 @@ def leave_ray() -> None:
     ray.shutdown()
 
 
-def head_node_id() -> str | None:
-    """Hex id of Ray's head node, or None when Ray does not say."""
-    for node in ray.nodes():
-        if node["Alive"] and _HEAD_NODE_RESOURCE in node["Resources"]:
-            return str(node["NodeID"])
-    return None
-
-
-def nodes_for_masters(number: int) -> list[str | None]:
+def nodes_for_masters(number: int, avoid_head: bool) -> list[str | None]:
     """Hex ids of the nodes for so many masters of a kind; None: Ray does not say."""
     alive = sorted(str(node["NodeID"]) for node in ray.nodes() if node["Alive"])
-    return places_of_masters(head_node_id(), alive, number)
+    return places_of_masters(head_node_id(), alive, number, avoid_head)
 
 
-def places_of_masters(head: str | None, alive: Sequence[str], number: int) -> list[str | None]:
-    """The head node, then the other nodes, and again from the first of these; the head alone where
-    there is no other."""
+def places_of_masters(
+    head: str | None, alive: Sequence[str], number: int, avoid_head: bool
+) -> list[str | None]:
+    """The head node, unless it is to be avoided, then the other nodes, and again from the first of
+    these; the head alone where there is no other."""
     others: list[str | None] = [node for node in alive if node != head]
-    return [head, *itertools.islice(itertools.cycle(others or [head]), number - 1)]
+    cycle = itertools.cycle(others or [head])
+    if avoid_head:
+        return list(itertools.islice(cycle, number))
+    return [head, *itertools.islice(cycle, number - 1)]
 
 
 def actors_of(namespace: str) -> list[str]:
@@ -349,6 +351,20 @@ def _check_reachable(address: str, what: str = "the head's GCS (6379") -> None:
             f"nothing answers at the Ray address {address}: {error}. Is the port that "
             f"of {what} as a rule)?"
         ) from error
+
+
+def _check_answers(address: str) -> None:
+    """Ray itself tries for a minute to speak with a head that hangs, and then ends the process."""
+    channel = init_grpc_channel(address, GLOBAL_GRPC_OPTIONS)
+    try:
+        grpc.channel_ready_future(channel).result(timeout=_CONNECT_TIMEOUT)
+    except grpc.FutureTimeoutError:
+        raise ClusterNotFoundError(
+            f"what listens at the Ray address {address} does not answer for {_CONNECT_TIMEOUT:g} s:"
+            " it is no Ray, hangs, or speaks TLS while this process does not (or the other way)"
+        ) from None
+    finally:
+        channel.close()
 
 
 def _runtime(context: object, *, was_entered: bool) -> RayRuntime:

@@ -19,6 +19,7 @@ from flinkray.core import (
 )
 from flinkray.core.config_option import (
     ConfigOption,
+    boolean,
     choice,
     cores,
     duration,
@@ -45,6 +46,13 @@ STORAGE_DIR = ConfigOption(
     "subdirectory named after the cluster. Every node must be able to reach it. When not set: "
     "the directory flinkray in Ray's session directory for an embedded cluster, which is "
     "deleted with the session, and ~/.flinkray otherwise.",
+)
+AVOID_HEAD_NODE = ConfigOption(
+    "cluster.avoid-head-node",
+    boolean(),
+    False,
+    "Start no process on Ray's head node, as far as there are other nodes (what runs in slots goes "
+    "where there are CPUs). For clusters that are to go on when the head fails.",
 )
 
 HEARTBEAT_INTERVAL = ConfigOption(

@@ -84,6 +84,12 @@ class RpcService(ABC):
         """Calls, failures and latencies by gateway method, of both sides, until now."""
 
     @property
+    def outage(self) -> str | None:
+        """For people: what is away that finds, starts and ends processes, and since when; None:
+        nothing is.  Connections that there are do not depend on it."""
+        return None
+
+    @property
     @abstractmethod
     def socket_access(self) -> SocketAccess | None:
         """For sockets of the process's own; None: it has no sockets, or is not on the cluster's

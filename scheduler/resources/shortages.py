@@ -32,6 +32,8 @@ class ClusterResources:
     """Whether Ray may add nodes: then nothing is unfulfillable, only delayed."""
     groups: dict[WorkerGroupId, str] = field(default_factory=dict)
     """Ray's text about started groups that it is placing anew."""
+    outage: str | None = None
+    """Set: that Ray says nothing now, and since when; what is here is what it said last."""
 
     @property
     def largest_node(self) -> ResourceProfile:
@@ -74,14 +76,18 @@ def _explain_one(
         f"{missing.count} of {required} {'slot' if required == 1 else 'slots'}{each} "
         f"{'is' if missing.count == 1 else 'are'} missing."
     ]
-    if cluster.nodes:
+    if cluster.outage is not None:
+        sentences.append(f"{cluster.outage}, and nothing can be started before it does.")
+    elif cluster.nodes:
         sentences.append(
             f"The cluster has {cluster.total} in all and {cluster.available} free; "
             f"its largest node has {cluster.largest_node}."
         )
     else:
         sentences.append("The cluster has no nodes yet.")
-    impossible = _why_impossible(tracker, owner, missing.profile, cluster)
+    impossible = None
+    if cluster.outage is None:
+        impossible = _why_impossible(tracker, owner, missing.profile, cluster)
     if impossible is not None and not tracker.fail_unfulfillable:
         impossible = None
         sentences.append("The cluster is starting up, larger workers may be on their way.")

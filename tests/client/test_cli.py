@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from flinkray.client import cli_output
+from flinkray.client import cli_output, ray_runtime
 from flinkray.client.cli import execute
 from flinkray.client.cluster_client import ClusterClient
 from flinkray.client.ray_runtime import ClusterNotFoundError, join_ray
@@ -114,6 +115,17 @@ def test_nothing_that_answers_at_the_address_is_exit_code_3(output: Output) -> N
     assert execute(["list", "--address", "127.0.0.1:1"]) == 3
     _, err = output()
     assert "error: nothing answers at the Ray address 127.0.0.1:1" in err
+    assert err.count("\n") == 1
+
+
+def test_a_head_that_hangs_is_exit_code_3(output: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its port is open: Ray itself would try for a minute, and then end the process."""
+    monkeypatch.setattr(ray_runtime, "_CONNECT_TIMEOUT", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as hung:
+        port = hung.getsockname()[1]
+        assert execute(["list", "--address", f"127.0.0.1:{port}"]) == 3
+    _, err = output()
+    assert f"the Ray address 127.0.0.1:{port} does not answer for 0.2 s" in err
     assert err.count("\n") == 1
 
 

@@ -20,10 +20,12 @@ from flinkray.core.errors import (
     JobNotFoundError,
     JobStateError,
     RpcConnectionError,
+    RpcError,
     RpcTimeoutError,
 )
 from flinkray.core.ids import JobID, JobVertexID, LeaderSessionID
 from flinkray.ha import LeaderRetrievalListener, LeaderRetrievalService
+from flinkray.rpc import LocalRpcService
 from flinkray.scheduler.graph.job_graph import ParallelismBounds, ParallelismRange
 from flinkray.scheduler.reports.job_info import JobProgress, VertexInfo
 from flinkray.scheduler.shared.states import JobStatus
@@ -222,6 +224,24 @@ def test_dispatcher_that_is_gone_for_good_is_given_up_with_the_way_out() -> None
         world.loop.run(gone())
         with pytest.raises(RpcConnectionError, match=r"cluster 'test' .* flinkray cluster status"):
             handle.result()
+
+
+def test_who_finds_no_dispatcher_because_rays_head_is_away_is_told_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What finds processes waits for the head without end; clients do not."""
+    monkeypatch.setattr(dispatcher_connection, "_LONGEST_SEARCH", 0.05)
+    outage = "Ray's head has not answered since noon"
+    monkeypatch.setattr(LocalRpcService, "outage", outage)
+
+    async def wait_for_the_head(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(LocalRpcService, "connect", wait_for_the_head)
+    with scripted_cluster(unreachable_limit=0.3) as (_, client):
+        for timeout in (None, 0.2):
+            with pytest.raises(RpcError, match=outage):
+                client._ask("list the jobs", lambda gateway: gateway.list_jobs(), timeout)
 
 
 def test_waiting_longer_than_the_timeout_leaves_the_job_alone(

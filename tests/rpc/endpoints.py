@@ -255,7 +255,7 @@ class SlowToEnd(EchoEndpoint):
 
     def __init__(self, rpc_service: RayRpcService, note: Path) -> None:
         super().__init__(rpc_service)
-        self._executor = rpc_service._ray_executor
+        self._executor = rpc_service.head._executor
         self._note = note
 
     async def on_stop(self) -> None:

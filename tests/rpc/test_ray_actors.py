@@ -13,6 +13,7 @@ import pytest
 import ray
 
 from flinkray.rpc.ray.actors import RayActors
+from flinkray.rpc.ray.head import RayHead
 from flinkray.testing.virtual_time import on_virtual_time
 
 
@@ -32,14 +33,15 @@ def dead_child() -> Any:
     return child(ray.exceptions.ActorDiedError())
 
 
-class Head:
-    """Runs what is asked of it, but for its first failures."""
+class Head(RayHead):
+    """Answers what it is asked, but for its first failures."""
 
     def __init__(self, *failures: Exception) -> None:
+        super().__init__("test", is_in_ray=lambda: True)
         self.failures = list(failures)
         self.asked: list[object] = []
 
-    async def run(self, fn: Callable[..., Any], *args: object) -> Any:
+    async def ask(self, fn: Callable[..., Any], *args: object) -> Any:
         self.asked.append(fn)
         if self.failures:
             raise self.failures.pop(0)
@@ -48,7 +50,7 @@ class Head:
 @on_virtual_time
 async def test_the_name_of_a_dead_child_is_freed_when_rays_head_is_back() -> None:
     head = Head(ray.exceptions.RpcError("away"), ray.exceptions.RpcError("still away"))
-    actors = RayActors("test", head.run)
+    actors = RayActors("test", head)
     actors._adopt("worker", dead_child())
     (tending,) = actors._tasks
     await asyncio.wait({tending}, timeout=60)
@@ -61,7 +63,7 @@ async def test_the_name_of_a_dead_child_is_freed_when_rays_head_is_back() -> Non
 async def test_the_name_of_a_child_that_was_killed_for_lack_of_memory_is_freed() -> None:
     """Ray never says of it that it has died."""
     head = Head()
-    actors = RayActors("test", head.run)
+    actors = RayActors("test", head)
     actors._adopt("worker", child(ray.exceptions.OutOfMemoryError("killed")))
     (tending,) = actors._tasks
     await asyncio.wait({tending}, timeout=60)
@@ -72,7 +74,7 @@ async def test_the_name_of_a_child_that_was_killed_for_lack_of_memory_is_freed()
 @on_virtual_time
 async def test_a_child_that_ray_restarts_after_it_ran_out_of_memory_is_left_alone() -> None:
     head = Head()
-    actors = RayActors("test", head.run)
+    actors = RayActors("test", head)
     out_of_memory = ray.exceptions.OutOfMemoryError("killed")
     restarting = ray.exceptions.ActorUnavailableError("restarting", None)
     worker = child(out_of_memory, restarting, out_of_memory, restarting, restarting)
@@ -88,7 +90,7 @@ async def test_a_child_that_ray_restarts_after_it_ran_out_of_memory_is_left_alon
 async def test_an_error_that_nobody_expects_is_logged_with_the_childs_name(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    actors = RayActors("test", Head(KeyError("mystery")).run)
+    actors = RayActors("test", Head(KeyError("mystery")))
     with caplog.at_level(logging.ERROR):
         actors._adopt("worker", dead_child())
         (tending,) = actors._tasks

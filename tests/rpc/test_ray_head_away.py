@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import uuid
 from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from typing import Any
 
 import pytest
@@ -11,7 +14,9 @@ import ray
 
 from flinkray.core.errors import RpcConnectionError
 from flinkray.rpc import RayRpcService
-from flinkray.rpc.ray import futures as ray_futures
+from flinkray.rpc.ray import head as ray_head
+from flinkray.rpc.ray.head import RayHead
+from flinkray.testing.virtual_time import on_virtual_time
 from tests.rpc.endpoints import EchoGateway, echo_spec
 
 
@@ -22,7 +27,7 @@ async def test_a_kill_is_repeated_until_the_head_has_answered(
     """Its caller, a Dispatcher for example, does not fail because the head restarts."""
     service = await RayRpcService.open(f"rpc-{uuid.uuid4().hex}", "driver")
     address = await service.spawn(echo_spec("worker", detached=True))
-    run = service._ray
+    ask = service.head.ask
     failures = 0
 
     async def unavailable_at_first(fn: Callable[..., Any], *args: object) -> Any:
@@ -30,13 +35,133 @@ async def test_a_kill_is_repeated_until_the_head_has_answered(
         if failures < 3:
             failures += 1
             raise ray.exceptions.RpcError("UNAVAILABLE: failed to connect", rpc_code=14)
-        return await run(fn, *args)
+        return await ask(fn, *args)
 
-    monkeypatch.setattr(ray_futures, "ASK_AGAIN", 0.0)
-    monkeypatch.setattr(service, "_ray", unavailable_at_first)
+    monkeypatch.setattr(ray_head, "ASK_AGAIN", 0.0)
+    monkeypatch.setattr(service.head, "ask", unavailable_at_first)
     await service.kill("worker")
     assert failures == 3
     assert len([r for r in caplog.records if "head does not answer" in r.message]) == 1
     with pytest.raises(RpcConnectionError, match="worker/echo"):
         await service.connect(address, EchoGateway)
     await service.close()
+
+
+@pytest.mark.ray
+async def test_who_cannot_be_looked_up_yet_is_neither_dead_nor_missing(
+    ray_cluster: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A watch reports no end because the question where to find the process has failed."""
+    namespace = f"rpc-{uuid.uuid4().hex}"
+    service = await RayRpcService.open(namespace, "driver")
+    address = await service.spawn(echo_spec("worker"))
+    client = await RayRpcService.open(namespace, "client")
+    ask = client.head.ask
+    failures = 0
+
+    async def unavailable_at_first(fn: Callable[..., Any], *args: object) -> Any:
+        nonlocal failures
+        if failures < 3:
+            failures += 1
+            raise ray.exceptions.RpcError("UNAVAILABLE: failed to connect", rpc_code=14)
+        return await ask(fn, *args)
+
+    monkeypatch.setattr(ray_head, "ASK_AGAIN", 0.0)
+    monkeypatch.setattr(client.head, "ask", unavailable_at_first)
+    ends: list[str] = []
+    client.watch(address, ends.append)
+    echo = await client.connect(address, EchoGateway)
+    assert await echo.echo("there") == "there"
+    assert (failures, ends) == (3, [])
+    await client.close()
+    await service.close()
+
+
+class Unanswered(Executor):
+    """Questions that are answered when a test says so."""
+
+    def __init__(self) -> None:
+        self.questions: list[Future[Any]] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.questions.append(Future())
+        return self.questions[-1]
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+@on_virtual_time
+async def test_that_the_head_is_away_is_told_now_and_then_and_that_it_is_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    away = Unanswered()
+    head = RayHead("test", away, lambda: True)
+    first = asyncio.ensure_future(head.ask(max, 1, 2))
+    second = asyncio.ensure_future(head.ask(max, 3, 4))
+    await asyncio.sleep(4)
+    assert (head.outage, warnings(caplog)) == (None, [])
+    await asyncio.sleep(26)
+    assert "not answered since" in str(head.outage)
+    assert [w.partition(":")[0] for w in warnings(caplog)] == [
+        f"Ray's head has not answered for {seconds} s" for seconds in (5, 10, 20)
+    ]
+    told_since = head.outage
+    await asyncio.sleep(5)
+    assert head.outage == told_since
+    caplog.clear()
+    away.questions[0].set_result(2)
+    assert await first == 2
+    assert (head.outage, warnings(caplog)) == (told_since, [])  # the other one still waits
+    away.questions[1].set_result(4)
+    assert await second == 4
+    assert head.outage is None
+    assert warnings(caplog) == ["Ray's head answers again, after 35 s"]
+
+
+@on_virtual_time
+async def test_a_question_that_nobody_waits_for_any_more_still_says_that_the_head_is_away() -> None:
+    """Its thread waits on."""
+    away = Unanswered()
+    head = RayHead("test", away, lambda: True)
+    question = asyncio.ensure_future(head.ask(max, 1, 2))
+    await asyncio.sleep(1)
+    away.questions[0].set_running_or_notify_cancel()
+    question.cancel()
+    await asyncio.sleep(9)
+    assert head.outage is not None
+    away.questions[0].set_result(2)
+    await asyncio.sleep(1)
+    assert head.outage is None
+
+
+@on_virtual_time
+async def test_a_head_that_answers_with_errors_only_is_away(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Ray fails calls that were under way, and asking again is asking the same head."""
+    failing = Unanswered()
+    head = RayHead("test", failing, lambda: True)
+    answer = asyncio.ensure_future(head.ask_patiently(max, 1, 2))
+    for _ in range(8):
+        await asyncio.sleep(0)
+        failing.questions[-1].set_exception(ray.exceptions.RpcError("UNAVAILABLE", rpc_code=14))
+        await asyncio.sleep(1.01)
+    assert head.outage is not None
+    failing.questions[-1].set_result(2)
+    assert await answer == 2
+    assert head.outage is None
+    assert "answers again" in warnings(caplog)[-1]
+
+
+@on_virtual_time
+async def test_who_has_left_ray_is_not_asked_to_be_patient() -> None:
+    left = Unanswered()
+    head = RayHead("test", left, lambda: False)
+    answer = asyncio.ensure_future(head.ask_patiently(max, 1, 2))
+    await asyncio.sleep(0)
+    left.questions[0].set_exception(ray.exceptions.RaySystemError("not started"))
+    with pytest.raises(ray.exceptions.RaySystemError):
+        await answer
+    assert len(left.questions) == 1

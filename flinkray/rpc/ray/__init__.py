@@ -1,3 +1,3 @@
 """The RPC service on Ray."""
 
-__all__ = ["dialler", "service"]
+__all__ = ["dialler", "head", "service"]

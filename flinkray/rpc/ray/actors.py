@@ -11,8 +11,9 @@ import ray
 from ray.actor import ActorHandle
 
 from flinkray.core.errors import ProcessExistsError, RpcConnectionError
-from flinkray.rpc.ray.futures import patiently, result_of
-from flinkray.rpc.ray.placement import MAX_CONCURRENCY, actor_options
+from flinkray.rpc.ray.futures import result_of
+from flinkray.rpc.ray.head import RayHead, head_node_id
+from flinkray.rpc.ray.placement import MAX_CONCURRENCY, actor_options, avoiding
 from flinkray.rpc.spec import EndpointSpec, load_factory
 from flinkray.rpc.time_limit import within
 from flinkray.rpc.wire import codec
@@ -30,9 +31,6 @@ _NAME_FREED_POLL = 0.02
 _ASK_AGAIN = 0.5
 """Seconds until Ray is asked again about a child that it cannot reach."""
 
-RunBlocking = Callable[..., Awaitable[Any]]
-"""Runs a function off the loop."""
-
 
 class RayActors:
     """Starts actors in one Ray namespace, and owns those that are not detached.
@@ -41,9 +39,12 @@ class RayActors:
     it any more; and it keeps the name of a dead one until then, so the owner looks after them.
     """
 
-    def __init__(self, namespace: str, run: RunBlocking) -> None:
+    def __init__(self, namespace: str, head: RayHead) -> None:
         self._namespace = namespace
-        self._run = run
+        self._head = head
+        self.avoids_head_node = False
+        """Whether what says nothing of its place is started on other nodes than Ray's head, where
+        there are any."""
         self._classes: dict[str, Any] = {}
         self._children: dict[str, ActorHandle[Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -59,7 +60,7 @@ class RayActors:
                 await self._until_free(spec.name, is_running, give_up, error)
                 continue
             except ray.exceptions.RayError as error:
-                await self._run(ray.kill, handle)
+                await self._head.ask(ray.kill, handle)
                 raise RpcConnectionError(
                     f"the process {spec.name} died at its start: {error}"
                 ) from error
@@ -84,7 +85,7 @@ class RayActors:
                 return
             ray.kill(handle, no_restart=True)
 
-        await patiently(self._run, kill)
+        await self._head.ask_patiently(kill)
 
     async def create_prestarted(self, name: str, imports: tuple[str, ...]) -> None:
         """Begin to create a process without a role; it is detached."""
@@ -97,11 +98,12 @@ class RayActors:
         }
 
         def create() -> None:
-            load_factory(_PRESTARTED_CLASS)().options(**options).remote(
+            place = avoiding(self._avoided_node())
+            load_factory(_PRESTARTED_CLASS)().options(**options, **place).remote(
                 self._namespace, name, imports
             )
 
-        await self._run(create)
+        await self._head.ask(create)
 
     def forget(self, process_name: str) -> None:
         """The process has ended by itself."""
@@ -120,18 +122,22 @@ class RayActors:
     ) -> ActorHandle[Any]:
         arguments = codec.encode(spec)
         while True:
-            creating = asyncio.ensure_future(self._run(self._create, spec, arguments))
+            creating = asyncio.ensure_future(self._head.ask(self._create, spec, arguments))
             try:
                 return await asyncio.shield(creating)
             except asyncio.CancelledError:
                 await asyncio.wait({creating})  # the actor would come to be all the same
                 if creating.exception() is None:
-                    await self._run(ray.kill, creating.result())
+                    await self._head.ask(ray.kill, creating.result())
                 raise
-            except ValueError as error:  # also what older versions of Ray say to a taken name
-                if "already taken" not in str(error):
+            except ValueError as error:  # Ray's words depend on when it finds that a name is taken
+                if not any(words in str(error) for words in ("already taken", "already exists")):
                     raise
                 await self._until_free(spec.name, is_running, give_up, error)
+            except ray.exceptions.RayError as error:  # the head went meanwhile
+                raise RpcConnectionError(
+                    f"Ray could not be asked to start {spec.name}: {error}"
+                ) from error
 
     async def _until_free(
         self,
@@ -151,9 +157,13 @@ class RayActors:
         if actor_class is None:
             actor_class = self._classes[spec.kind] = load_factory(_PROCESS_CLASS)(spec.kind)
         handle: ActorHandle[Any] = actor_class.options(
-            **actor_options(spec, self._namespace)
+            **actor_options(spec, self._namespace, self._avoided_node())
         ).remote(self._namespace, spec.name, spec.factory, arguments, dict(spec.environment))
         return handle
+
+    def _avoided_node(self) -> str | None:
+        # asked for each time: a head that comes back is another node
+        return head_node_id() if self.avoids_head_node else None
 
     async def _bury(self, process_name: str) -> None:
         """Free the name of an actor that died a moment ago."""
@@ -165,7 +175,7 @@ class RayActors:
         was_out_of_memory = False
         while True:
             try:
-                handle, answer = await self._run(ask)
+                handle, answer = await self._head.ask(ask)
             except ValueError:
                 return
             try:
@@ -182,7 +192,7 @@ class RayActors:
                 pass  # being started or restarted: it may be there in a moment
             return
         self._children.pop(process_name, None)
-        await self._run(ray.kill, handle)
+        await self._head.ask(ray.kill, handle)
 
     # --- owning -------------------------------------------------------------------------------
 
@@ -224,4 +234,4 @@ class RayActors:
             await asyncio.sleep(pause)
         if self._children.get(process_name) is handle:
             del self._children[process_name]
-        await patiently(self._run, ray.kill, handle)
+        await self._head.ask_patiently(ray.kill, handle)

@@ -6,10 +6,7 @@ from typing import Any
 
 import ray
 from ray.util.placement_group import PlacementGroup
-from ray.util.scheduling_strategies import (
-    NodeAffinitySchedulingStrategy,
-    PlacementGroupSchedulingStrategy,
-)
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from flinkray.core.ids import WorkerGroupId
 from flinkray.rpc.spec import EndpointSpec, Placement
@@ -18,8 +15,16 @@ MAX_CONCURRENCY = 100_000
 """Every watcher of a process keeps one call to its actor open."""
 
 
-def actor_options(spec: EndpointSpec, namespace: str) -> dict[str, Any]:
+_NODE_ID = "ray.io/node-id"
+"""Ray's own label of each node."""
+
+
+def actor_options(
+    spec: EndpointSpec, namespace: str, avoided_node: str | None = None
+) -> dict[str, Any]:
     """The ``options`` of the actor that hosts the process.
+
+    *avoided_node*: where it is not started if there are others, unless it says itself where.
 
     Environment variables are not among them: a runtime_env makes Ray start a fresh worker through
     its agent, where one from the pool would do.
@@ -32,7 +37,7 @@ def actor_options(spec: EndpointSpec, namespace: str) -> dict[str, Any]:
         "max_restarts": spec.max_restarts,
         "max_task_retries": 0,
         "max_concurrency": MAX_CONCURRENCY,
-        "scheduling_strategy": _strategy(placement),
+        **_place(placement, avoided_node),
     }
     if spec.detached:
         options["lifetime"] = "detached"
@@ -48,13 +53,31 @@ def placement_group_of(worker_group: WorkerGroupId) -> PlacementGroup:
     return PlacementGroup(ray.PlacementGroupID(bytes.fromhex(worker_group.value)))
 
 
-def _strategy(placement: Placement) -> Any:
+def _place(placement: Placement, avoided_node: str | None) -> dict[str, Any]:
     if placement.worker_group is not None:
-        return PlacementGroupSchedulingStrategy(
+        strategy = PlacementGroupSchedulingStrategy(
             placement_group_of(placement.worker_group),
             placement_group_bundle_index=placement.bundle_index,
             placement_group_capture_child_tasks=False,
         )
+        return {"scheduling_strategy": strategy}
     if placement.node_id is not None:
-        return NodeAffinitySchedulingStrategy(placement.node_id, soft=True)
-    return "DEFAULT"
+        return {"scheduling_strategy": "DEFAULT", **_preferring(placement.node_id)}
+    return {"scheduling_strategy": "DEFAULT", **avoiding(avoided_node)}
+
+
+def _preferring(node_id: str) -> dict[str, Any]:
+    # Not a soft NodeAffinitySchedulingStrategy: actors that take no resources go anywhere with it
+    return _selecting(node_id, "!" + node_id)
+
+
+def avoiding(node_id: str | None) -> dict[str, Any]:
+    """Options of an actor that is to be there only if there is no other node; None: anywhere."""
+    return {} if node_id is None else _selecting("!" + node_id, node_id)
+
+
+def _selecting(first: str, second: str) -> dict[str, Any]:
+    return {
+        "label_selector": {_NODE_ID: first},
+        "fallback_strategy": [{"label_selector": {_NODE_ID: second}}],
+    }

@@ -122,6 +122,8 @@ class PrestartedTaker:
         taking = asyncio.ensure_future(self._run(self._directory.remove_prestarted, name))
         try:
             return bool(await asyncio.shield(taking))
+        except ray.exceptions.RayError:  # Ray's head went meanwhile: somebody else may have it
+            return False
         except asyncio.CancelledError:
             await asyncio.wait({taking})  # it comes about all the same
             if taking.exception() is None and taking.result():

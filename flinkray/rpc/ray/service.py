@@ -7,7 +7,6 @@ import logging
 import os
 import uuid
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from random import Random
 from typing import Any, TypeVar
@@ -29,7 +28,7 @@ from flinkray.rpc.clock import SystemClock
 from flinkray.rpc.ray.actors import RayActors
 from flinkray.rpc.ray.dialler import RayDialler, TransportChoice, Whereabouts
 from flinkray.rpc.ray.directory import ProcessRecord, RayDirectory
-from flinkray.rpc.ray.futures import patiently
+from flinkray.rpc.ray.head import RayHead
 from flinkray.rpc.ray.metrics import MetricsExporter
 from flinkray.rpc.ray.prestarted import PrestartedKeeper, PrestartedTaker
 from flinkray.rpc.ray.watch import death_of, is_node_dead
@@ -81,10 +80,12 @@ class RayRpcService(BaseRpcService):
         """Whether Ray has restarted this process after a death."""
         self.actor_name = process_name
         """Of the actor whose process this is: another one if it was a prestarted process."""
+        self.head = RayHead(process_name)
+        """Whoever asks Ray for something in this process asks by it."""
         self._directory = RayDirectory(namespace)
         self._secret = secret
         self._on_end: Callable[[], None] | None = None
-        self._actors = RayActors(namespace, self._ray)
+        self._actors = RayActors(namespace, self.head)
         self._tls = tls = tls_of(os.environ)
         self._listener = Listener(
             lambda: FrameStream(self.max_frame_size),
@@ -107,18 +108,14 @@ class RayRpcService(BaseRpcService):
             node_id,
             tls,
             transport,
-            self._ray,
+            self.head.ask,
             lambda: self.max_frame_size,
         )
-        self._prestarted = PrestartedTaker(self, self._directory, self._ray, self._actors.kill)
+        self._prestarted = PrestartedTaker(self, self._directory, self.head.ask, self._actors.kill)
         self._keeper_of_prestarted: PrestartedKeeper | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._taken_children: set[str] = set()
         """Names of the processes that prestarted processes became and that die with this one."""
-        # Ray's own calls may wait for its head: never in the way of user work
-        self._ray_executor = ThreadPoolExecutor(
-            max_workers=8, thread_name_prefix=f"ray-{process_name}"
-        )
 
     @classmethod
     async def open(
@@ -183,6 +180,20 @@ class RayRpcService(BaseRpcService):
         self._dialler.choice = choice
 
     @property
+    def avoids_head_node(self) -> bool:
+        """Whether processes that say nothing of their place are started on other nodes than Ray's
+        head, where there are any."""
+        return self._actors.avoids_head_node
+
+    @avoids_head_node.setter
+    def avoids_head_node(self, value: bool) -> None:
+        self._actors.avoids_head_node = value
+
+    @property
+    def outage(self) -> str | None:
+        return self.head.outage
+
+    @property
     def socket_access(self) -> SocketAccess | None:
         node_id = self._dialler.node_id
         if node_id is None:
@@ -203,7 +214,7 @@ class RayRpcService(BaseRpcService):
             samples = [sample for sampler in self.samplers for sample in sampler()]
             figures = self.metrics, self.refused_frames, len(self.connections()), samples
             try:
-                exported = self.loop.run_in_executor(self._ray_executor, exporter.export, *figures)
+                exported = self.loop.run_in_executor(None, exporter.export, *figures)
             except RuntimeError:  # the interpreter ends, and nobody has closed this service
                 return
             await exported
@@ -223,13 +234,13 @@ class RayRpcService(BaseRpcService):
             actor_name=self.actor_name,
             pid=os.getpid(),
         )
-        before = await _if_readable(self._ray(self._directory.get, self.process_name))
+        before = await _if_readable(self.head.ask(self._directory.get, self.process_name))
         self.is_restart = (
             before is not None
             and before.actor_id is not None
             and before.actor_id == record.actor_id
         )
-        await self._ray(self._directory.put, self.process_name, record)
+        await self.head.ask(self._directory.put, self.process_name, record)
 
     async def carry(self, request: bytes) -> bytes:
         """For the actor that hosts a process: answer one call of a connection that Ray carries."""
@@ -261,12 +272,8 @@ class RayRpcService(BaseRpcService):
         return Opened(stream, record.incarnation, Whereabouts(record, is_carried))
 
     async def _find(self, process_name: str) -> ProcessRecord:
-        try:
-            record = await self._ray(self._directory.get, process_name)
-        except ray.exceptions.RayError as error:
-            raise RpcConnectionError(
-                f"cannot ask Ray's head where {process_name} is: {error}"
-            ) from error
+        try:  # patiently: that the head is away says nothing of the process, which may be watched
+            record = await self.head.ask_patiently(self._directory.get, process_name)
         except StoredFormatError as error:
             raise RpcConnectionError(str(error)) from error
         if record is None:
@@ -287,7 +294,7 @@ class RayRpcService(BaseRpcService):
         """Break the connection when Ray reports the death of the process (or its node)."""
         assert record.actor_id is not None
         reason = await death_of(
-            self._ray,
+            self.head.ask,
             connection,
             self.namespace,
             record.actor_name,
@@ -303,7 +310,7 @@ class RayRpcService(BaseRpcService):
     def _give_up(self, call: Any) -> None:
         """Have Ray cancel a call to an actor."""
         if self._closing is None and ray.is_initialized():
-            self._ray_executor.submit(ray.cancel, call)
+            self.head.soon(ray.cancel, call)
 
     # --- starting and ending others -----------------------------------------------------------
 
@@ -324,7 +331,7 @@ class RayRpcService(BaseRpcService):
             await self._actors.create_prestarted(name, imports)
 
         self._keeper_of_prestarted = keeper = PrestartedKeeper(
-            self, self._directory, self._ray, create, self._actors.kill
+            self, self._directory, self.head.ask, create, self._actors.kill
         )
         if number:
             self._keeping = self.create_task(keeper.keep(number), "keep prestarted processes")
@@ -344,18 +351,18 @@ class RayRpcService(BaseRpcService):
             return False
 
     async def kill(self, process_name: str) -> None:
-        record = await _if_readable(patiently(self._ray, self._directory.get, process_name))
+        record = await _if_readable(self.head.ask_patiently(self._directory.get, process_name))
         self._taken_children.discard(process_name)
         await self._actors.kill(process_name)
         if record is not None and record.actor_name != process_name:
             await self._actors.kill(record.actor_name)
         if record is not None and record.actor_id is not None:
-            await patiently(self._ray, self._directory.remove, process_name, record.incarnation)
+            await self.head.ask_patiently(self._directory.remove, process_name, record.incarnation)
 
     async def is_dead(self, identity: str) -> bool:
         name = process_of(identity)
         try:
-            record = await self._ray(self._directory.get, name)
+            record = await self.head.ask(self._directory.get, name)
         except (ray.exceptions.RayError, StoredFormatError):
             return False
         if record is None or f"{name}#{record.incarnation}" != identity:
@@ -364,10 +371,10 @@ class RayRpcService(BaseRpcService):
             return False
         if await self._dialler.is_refused(record):
             return True
-        return bool(await self._ray(is_node_dead, record.node_id))
+        return bool(await self.head.ask(is_node_dead, record.node_id))
 
     async def process_names(self, prefix: str) -> tuple[str, ...]:
-        return tuple(await patiently(self._ray, self._directory.names, prefix))
+        return tuple(await self.head.ask_patiently(self._directory.names, prefix))
 
     async def stop(self, process_name: str) -> None:
         try:
@@ -403,11 +410,7 @@ class RayRpcService(BaseRpcService):
         if self._on_end is None:
             await self.sign_off()
         await super()._release()
-        # calls of cancelled tasks may still be under way, and one that outlived ray.shutdown would
-        # make Ray end this process; but a head that is gone must not hold the end up for minutes
-        self._ray_executor.shutdown(wait=False, cancel_futures=True)
-        drained = self.loop.run_in_executor(None, self._ray_executor.shutdown)
-        await asyncio.wait([drained], timeout=_CALLS_END_TIMEOUT)
+        await self.head.close(_CALLS_END_TIMEOUT)
 
     async def sign_off(self) -> None:
         """Nobody is to find the process by its name any more."""
@@ -417,10 +420,6 @@ class RayRpcService(BaseRpcService):
                 await within(_CALLS_END_TIMEOUT, self.loop.run_in_executor(None, remove))
             except (ray.exceptions.RayError, asyncio.TimeoutError) as error:
                 logger.warning("%s could not sign off at Ray: %r", self.process_name, error)
-
-    async def _ray(self, fn: Callable[..., T], *args: object) -> T:
-        """Run a call of Ray's that may block, off the loop."""
-        return await self.loop.run_in_executor(self._ray_executor, fn, *args)
 
 
 def _ignore(result: object) -> None:

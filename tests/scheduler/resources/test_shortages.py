@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from flinkray.core.ids import AllocationID
@@ -208,3 +210,15 @@ def test_slots_are_counted_per_node_and_binary_fractions_do_not_matter() -> None
     tenth = ResourceProfile(0.1)
     assert slots_that_fit(tenth, (ResourceProfile(0.3), ResourceProfile(0.05))) == 3
     assert slots_that_fit(ResourceProfile(1.0, 0, {"GPU": 1.0}), (NODE,)) == 0
+
+
+def test_while_ray_is_away_its_absence_is_the_reason_and_old_answers_prove_nothing(
+    manager: SlotManager,
+) -> None:
+    manager.set_requirements(requirements((LARGE, 1)), 0.0)
+    away = replace(cluster(SMALL), outage="Ray's head has not answered since noon")
+    found = shortage(manager, away)
+    assert "Ray's head has not answered since noon, and nothing can be started" in found.reason
+    assert "largest node" not in found.reason
+    assert not found.unfulfillable
+    assert shortage(manager, cluster(SMALL)).unfulfillable

@@ -1,0 +1,35 @@
+"""Where Ray is asked to start a process."""
+
+from __future__ import annotations
+
+from flinkray.core.ids import WorkerGroupId
+from flinkray.rpc import EndpointSpec, Placement
+from flinkray.rpc.ray.placement import actor_options
+
+ON_NODE = "ray.io/node-id"
+
+
+def options_of(placement: Placement, avoided_node: str | None = None) -> dict[str, object]:
+    spec = EndpointSpec("Echo", "worker", "tests.rpc.endpoints:create_echo", placement=placement)
+    options = actor_options(spec, "rpc", avoided_node)
+    return {key: options.get(key) for key in ("label_selector", "fallback_strategy")}
+
+
+def test_a_preferred_node_is_asked_for_and_any_other_is_good_enough() -> None:
+    assert options_of(Placement(node_id="a1"), avoided_node="a1") == {
+        "label_selector": {ON_NODE: "a1"},
+        "fallback_strategy": [{"label_selector": {ON_NODE: "!a1"}}],
+    }
+
+
+def test_an_avoided_node_is_taken_only_when_there_is_no_other() -> None:
+    assert options_of(Placement(), avoided_node="b2") == {
+        "label_selector": {ON_NODE: "!b2"},
+        "fallback_strategy": [{"label_selector": {ON_NODE: "b2"}}],
+    }
+
+
+def test_what_is_in_a_worker_group_or_may_be_anywhere_has_no_selector() -> None:
+    nowhere = {"label_selector": None, "fallback_strategy": None}
+    assert options_of(Placement()) == nowhere
+    assert options_of(Placement(worker_group=WorkerGroupId("00" * 18)), "b2") == nowhere
