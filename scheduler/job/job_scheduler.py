@@ -95,7 +95,7 @@ from flinkray.scheduler.shared.taking_over import (
     TaskExecutorReport,
 )
 from flinkray.scheduler.shared.tasks import TaskExecutionState
-from flinkray.scheduler.slots.slot_requests import RestoredSlot, SlotEvent
+from flinkray.scheduler.slots.slot_requests import SlotEvent
 
 _AT_ITS_TIME: Mapping[TimerPurpose, Callable[[int], Transition]] = {
     TimerPurpose.RESTART: t.RestartDelayOver,
@@ -391,13 +391,7 @@ class JobScheduler:
     ) -> list[JobSchedulerAction]:
         """Nothing goes on; what is still there ends."""
         strays = strays_only(reports)
-        free = tuple(
-            RestoredSlot(slot)
-            for report in reports
-            for slot in report.slots
-            if slot.allocation_id not in strays.allocations
-        )
-        steps: list[Step] = [AdoptSlots(free)] if free else []
+        steps: list[Step] = [AdoptSlots(())] if reports else []
         if notes is not None or strays.running:
             text = f"The JobMaster was lost, and the job begins from its last checkpoint: {why}"
             self._job.add_failure(Failure(text), now)

@@ -87,8 +87,8 @@ class AdoptSlots:
     JobMaster, some of them in use.  The SlotLedger is told (``adopted``), and the SlotPool is
     started from it; no offer and no request is needed for them.
 
-    A reported slot that is not among them holds only what is being cancelled: its TaskExecutor
-    offers it when it is clean.
+    A reported slot that is not among them is vacated by its TaskExecutor, which offers it when it
+    is clean.  So it is with all of them when nothing goes on.
     """
 
     slots: tuple[RestoredSlot, ...]

@@ -102,8 +102,7 @@ class RegionSlots:
                 adopted[slot.allocation_id] = restored
                 self._hold(slot)
         free = (RestoredSlot(slot) for slot in transition.free)
-        slots = (*adopted.values(), *free)
-        return (AdoptSlots(slots),) if slots else ()
+        return (AdoptSlots((*adopted.values(), *free)),)
 
     def cancel(self, transition: CancelRegions, now: float) -> Steps:
         """These do not wait any more, and slots that they have and do not use yet go back."""

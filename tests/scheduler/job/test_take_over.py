@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flinkray.core.ids import ExecutionGraphID
-from flinkray.scheduler.graph.job_graph import FixedDelayRestart
+from flinkray.core.ids import ExecutionGraphID, JobMasterId
+from flinkray.scheduler.elastic.elastic_job_scheduler import ElasticJobScheduler
+from flinkray.scheduler.graph.job_graph import (
+    FixedDelayRestart,
+    JobGraph,
+    MasterFormat,
+    SchedulerMode,
+)
 from flinkray.scheduler.job.job_scheduler_actions import (
     AdoptSlots,
     CancelTasks,
@@ -14,11 +20,19 @@ from flinkray.scheduler.job.job_scheduler_actions import (
     NoteFinished,
     NoteJob,
     ReleasePartitions,
+    StartTimer,
 )
+from flinkray.scheduler.job.take_over import why_not
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.taking_over import (
+    JobNotes,
+    SourceCoordinatorPlace,
+    TaskExecutorReport,
+)
+from flinkray.scheduler.shared.tasks import PartitionLocations, pack_numbers
 from flinkray.scheduler.slots.slot_requests import ReturnSlots, SlotRequests
-from tests.scheduler.builders import only
-from tests.scheduler.graphs import job
+from tests.scheduler.builders import GRAPH, only, spark_job
+from tests.scheduler.graphs import job, python_vertex, stream_vertex
 from tests.scheduler.job.taken_over_job import TakenOverJob
 
 RUNNING = ExecutionState.RUNNING
@@ -28,6 +42,12 @@ RESTARTS = FixedDelayRestart(5, 1.0)
 def taken_over(*, slots_each: int = 1, restarts: int = 5, **arguments: object) -> TakenOverJob:
     graph = job(restart_strategy=FixedDelayRestart(restarts, 1.0), **arguments)  # type: ignore[arg-type]
     return TakenOverJob(graph, slots_each=slots_each)
+
+
+def notes_of(graph: JobGraph) -> JobNotes:
+    """Of a job of which nothing was deployed."""
+    parallelisms = tuple(vertex.parallelism for vertex in graph.vertices)
+    return JobNotes(GRAPH, parallelisms, bytes(4 * sum(parallelisms)), 0)
 
 
 def work(actions: list[JobSchedulerAction]) -> list[JobSchedulerAction]:
@@ -250,3 +270,164 @@ def test_notes_that_are_not_the_last_ones_are_of_no_use() -> None:
     tasks.notes = old
     assert tasks.cancelled(tasks.replace_job_master()) == "a1#1"
     assert "not the last ones" in tasks.scheduler.exceptions()[0].text
+
+
+def test_when_nothing_goes_on_task_executors_vacate_all_slots_and_offer_them() -> None:
+    tasks = taken_over(a=1)
+    tasks.run()
+    tasks.notes = None
+    assert only(tasks.replace_job_master(), AdoptSlots) == [AdoptSlots(())]
+
+
+def test_a_job_with_formats_begins_anew() -> None:
+    made = python_vertex("a", master_format=MasterFormat(b"", makes_splits=True))
+    assert why_not(job(vertices=[made]), notes_of(job(vertices=[made]))) is not None
+
+
+def test_a_job_with_spark_stages_begins_anew() -> None:
+    assert why_not(spark_job(), notes_of(spark_job())) is not None
+
+
+def test_a_job_whose_sources_have_lost_their_coordinator_begins_anew() -> None:
+    graph = job(vertices=[stream_vertex("a")])
+    place = SourceCoordinatorPlace(0, JobMasterId.generate(), "sources")
+    assert why_not(graph, notes_of(graph)) == "the coordinator of its sources is lost"
+    assert why_not(graph, replace(notes_of(graph), source_coordinator=place)) is None
+
+
+def test_notes_of_other_parallelisms_are_of_no_use() -> None:
+    tasks = taken_over(a=2)
+    tasks.run()
+    assert tasks.notes is not None
+    tasks.notes = replace(tasks.notes, parallelisms=(3,))
+    assert tasks.cancelled(tasks.replace_job_master()) == "a1#0 a2#0"
+    assert "parallelisms" in tasks.scheduler.exceptions()[0].text
+
+
+# --- contradictions: what is reported is not what can go on
+
+
+def altered(tasks: TakenOverJob, name: str, **changes: object) -> list[TaskExecutorReport]:
+    """The reports, with another word of the task of that name."""
+    wanted = tasks.deployments[tasks.attempt(name)]
+    reports = []
+    for report in tasks.reports():
+        graphs = []
+        for of_graph in report.graphs:
+            told = tuple(
+                replace(task, **changes)  # type: ignore[arg-type]
+                if task.deployment.allocation_id == wanted.allocation_id
+                and task.deployment.vertex == wanted.vertex
+                else task
+                for task in of_graph.tasks
+            )
+            graphs.append(replace(of_graph, tasks=told))
+        reports.append(replace(report, graphs=tuple(graphs)))
+    return reports
+
+
+def contradicted(reports: list[TaskExecutorReport], tasks: TakenOverJob, text: str) -> None:
+    """The region of a1 and b1 restarts as by one failure, the other one goes on."""
+    tasks.next_job_master()
+    assert tasks.cancelled(tasks.take_over(reports)) in ("a1#0 b1#0", "b1#0 a1#0")
+    (entry,) = tasks.scheduler.exceptions()
+    assert text in entry.text
+    assert tasks.deployed(tasks.restart()) == "a1#1 b1#1"
+    assert tasks.states().count("RUNNING#0") == 2
+
+
+def two_regions() -> TakenOverJob:
+    tasks = taken_over(a=2, b=2, edges=["a --> b"])
+    tasks.run()
+    return tasks
+
+
+def test_a_task_that_was_told_to_stop_with_a_savepoint_cannot_go_on() -> None:
+    tasks = two_regions()
+    contradicted(altered(tasks, "b1", is_stopping=True), tasks, "savepoint")
+
+
+def test_a_task_that_was_being_cancelled_cannot_go_on() -> None:
+    tasks = two_regions()
+    contradicted(altered(tasks, "a1", state=ExecutionState.CANCELING), tasks, "being cancelled")
+
+
+def test_a_task_of_before_the_last_restore_of_the_sources_cannot_go_on() -> None:
+    tasks = two_regions()
+    deployment = replace(tasks.deployments[tasks.attempt("a1")], restores=7)
+    contradicted(altered(tasks, "a1", deployment=deployment), tasks, "restored")
+
+
+def test_a_task_that_reads_from_another_attempt_than_the_one_that_counts_cannot_go_on() -> None:
+    tasks = two_regions()
+    reader = tasks.deployments[tasks.attempt("b1")]
+    reports = tasks.reports()
+    for number, report in enumerate(reports):
+        (of_graph,) = report.graphs
+        parts = tuple(
+            replace(part, content=replace(part.content, attempts=pack_numbers([3])))
+            if part.key in reader.inputs and isinstance(part.content, PartitionLocations)
+            else part
+            for part in of_graph.parts
+        )
+        reports[number] = replace(report, graphs=(replace(of_graph, parts=parts),))
+    contradicted(reports, tasks, "other attempts of a")
+
+
+def test_a_task_that_runs_in_a_slot_that_is_not_there_is_cancelled_and_missing() -> None:
+    tasks = two_regions()
+    reports = [
+        replace(report, slots=()) if report.location.resource_id == "te0" else report
+        for report in tasks.reports()
+    ]
+    tasks.next_job_master()
+    assert set(tasks.cancelled(tasks.take_over(reports)).split()) == {"a1#0", "b1#0"}
+    assert "a slot that its TaskExecutor has not" in tasks.scheduler.exceptions()[0].text
+    assert tasks.deployed(tasks.restart()) == "a1#1 b1#1"
+
+
+def test_what_has_finished_and_is_to_run_again_does_not_count_as_finished() -> None:
+    """A result is lost, and its producer runs again: who has read the lost one, too."""
+    tasks = taken_over(slots_each=1, a=1, b=1, c=1, edges=["a => b", "a => c"])
+    tasks.run()
+    tasks.finish("a1")
+    tasks.give()
+    tasks.finish("b1")
+    tasks.lose_task_executor("te0")
+    tasks.restart()
+    assert "a1:DEPLOYING#1" in tasks.states()
+    assert "b1:CREATED#1" in tasks.states()
+    tasks.replace_job_master()
+    assert "a1:DEPLOYING#1 b1:CREATED#1" in tasks.states()
+    assert tasks.status is JobStatus.RUNNING
+
+
+def test_a_result_that_was_lost_with_its_task_executor_is_produced_again() -> None:
+    tasks = taken_over(a=2, b=1, edges=["a => b"])
+    tasks.run()
+    tasks.finish("a1")
+    tasks.task_executor_dies("te0")
+    tasks.replace_job_master()
+    assert "the results of a (1/2) were lost" in tasks.scheduler.exceptions()[0].text
+    assert tasks.deployed(tasks.restart()) == "a1#1"
+    assert "a2:RUNNING#0" in tasks.states()
+
+
+# --- elastic jobs
+
+
+def test_an_elastic_job_goes_on_with_the_parallelism_that_it_has() -> None:
+    graph = replace(job(a=3, restart_strategy=RESTARTS), scheduler_mode=SchedulerMode.ADAPTIVE)
+    tasks = TakenOverJob(graph, kind=ElasticJobScheduler)
+    tasks.tell("start")
+    tasks.tell("slots_changed", tuple(tasks.new_slot() for _ in range(2)))
+    tasks.now += 10.0
+    tasks.tell("timer", only(tasks.log, StartTimer)[-1].key)
+    tasks.give()
+    tasks.report(list(tasks.tasks), RUNNING)
+    before = tasks.states()
+    assert before == "a1:RUNNING#1 a2:RUNNING#1"
+    actions = tasks.replace_job_master()
+    assert work(actions) == []
+    assert tasks.states() == before
+    assert tasks.scheduler.exceptions() == ()
