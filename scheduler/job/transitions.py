@@ -291,7 +291,7 @@ class TakeOverJob(Transition):
     holds_much = True
 
     def __str__(self) -> str:
-        return f"TakeOverJob({self.notes.graph_id}: {self.plan})"
+        return f"TakeOverJob({self.notes.graph_id}: {self.plan.summary})"
 
 
 @dataclass(frozen=True, slots=True)
