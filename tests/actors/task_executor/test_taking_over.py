@@ -274,6 +274,71 @@ async def test_a_second_job_master_that_dies_before_it_adopts_leaves_all_to_a_th
 
 
 @on_virtual_time
+async def test_the_next_job_master_has_the_whole_time_to_say_what_it_adopts(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    executor, _ = await bench.start_with_slot()
+    await task(A).submit(executor)
+    bench.network.crash("JobMaster-1")
+    await asyncio.sleep(40)
+    await bench.next_job_master(executor)
+    await asyncio.sleep(30)
+    await executor.adopt_slots(JOB, NEXT_MASTER, GRAPH, (A,))
+    await asyncio.sleep(1)
+    assert not bench.runner.failures[task(A).attempt_id].done()
+
+
+@on_virtual_time
+async def test_goodbye_of_a_lost_job_master_leaves_its_successor_what_runs(tmp_path: Path) -> None:
+    """It wakes up after the ResourceManager has given it up."""
+    bench = Bench(tmp_path)
+    executor, _ = await bench.start_with_slot()
+    await task(A).submit(executor)
+    await executor.job_master_lost(JOB, MASTER, RM_TOKEN, "it is deaf")
+    await executor.disconnect_job_master(JOB, MASTER, "your heartbeats have timed out")
+    await asyncio.sleep(0.1)
+    bench.runner.failures[task(A).attempt_id].set_result(None)
+    await asyncio.sleep(0.1)
+    report = reports_to(await bench.next_job_master(executor))[-1]
+    assert tasks_in(report)[task(A).attempt_id].state is ExecutionState.FINISHED
+
+
+@on_virtual_time
+async def test_ends_of_earlier_attempts_and_earlier_graphs_are_forgotten(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    executor, first = await bench.start_with_slot()
+
+    async def run(attempt: int, graph_id: ExecutionGraphID, *, until_its_end: bool) -> None:
+        deployed = task(A, attempt, graph_id=graph_id)
+        assert await deployed.submit(executor) == ()
+        await asyncio.sleep(0.1)
+        if until_its_end:
+            bench.runner.failures[deployed.attempt_id].set_result(None)
+            await asyncio.sleep(0.1)
+
+    def remembered() -> list[tuple[ExecutionGraphID, int, ExecutionState]]:
+        graphs, _ = bench.endpoint._task_table.report_for(JOB, MASTER)
+        return [
+            (graph.graph_id, one.deployment.attempt_number, one.state)
+            for graph in graphs
+            for one in graph.tasks
+        ]
+
+    await run(0, GRAPH, until_its_end=True)
+    assert remembered() == [(GRAPH, 0, ExecutionState.FINISHED)]
+    await run(1, GRAPH, until_its_end=False)
+    assert remembered() == [(GRAPH, 1, ExecutionState.DEPLOYING)]
+    bench.runner.failures[task(A, 1).attempt_id].set_result(None)
+    await asyncio.sleep(0.1)
+    other = deployments(vertex(3, finishes), TaskDeployment(1, 1, 5, A), graph_id=NEXT_GRAPH)
+    assert await executor.submit_tasks(other, MASTER, None) == ()
+    assert {graph_id for graph_id, _, _ in remembered()} == {NEXT_GRAPH}
+    await eventually(lambda: remembered()[0][2] is ExecutionState.FINISHED, 10, "its end")
+    await executor.adopt_slots(JOB, MASTER, GRAPH, (A,))
+    assert remembered() == []
+    assert first.calls_of(JobMasterGateway.tasks_reported) != []
+
+
+@on_virtual_time
 async def test_adopted_task_goes_on_and_its_end_is_told(tmp_path: Path) -> None:
     """The JobMaster died so briefly that this TaskExecutor has not noticed."""
     bench = Bench(tmp_path)
