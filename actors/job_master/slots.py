@@ -176,14 +176,19 @@ class JobMasterSlots:
             if self._task_executors.is_connected(slot.location.resource_id):
                 self.ledger.add(slot)
         self.ledger.remove(lost)
-        if self._scheduler.wants_all_slots:
-            self._apply(self._scheduler.slots_changed(self.ledger.all(), self._now))
+        self.count()
         self.ledger.told(events)
         self._apply(self._scheduler.slot_events(events, self._now))
         for event in events:
             match event:
                 case TaskExecutorWithoutSlots(resource_id):
                     self.let_go(resource_id)
+
+    def count(self) -> None:
+        """Tell an elastic job which slots it has: those that were taken over are no news of the
+        pool."""
+        if self._scheduler.wants_all_slots:
+            self._apply(self._scheduler.slots_changed(self.ledger.all(), self._now))
 
     def _pool_lost(self, reason: str) -> None:
         """Another one takes its place and is told what this one knew: neither the scheduler nor a

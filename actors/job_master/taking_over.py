@@ -151,6 +151,7 @@ class TakingOver:
             for reset in self._resets(reports):
                 self._sources.reset(reset)
         self._apply(actions)
+        self._slots.count()
 
     def _that_go_on(self, report: TaskExecutorReport) -> Iterator[ExecutionAttemptID]:
         return (attempt_id for attempt_id, _, _ in _running(report) if self._goes_on(attempt_id))

@@ -181,6 +181,11 @@ class CheckpointCoordinator:
     # --- questions --------------------------------------------------------------------------------
 
     @property
+    def is_stopping(self) -> bool:
+        """Whether the job is being stopped with a savepoint."""
+        return self._stop.is_under_way
+
+    @property
     def latest(self) -> CompletedCheckpoint | None:
         """The one that the job would go on from."""
         return self._completed.latest

@@ -106,6 +106,11 @@ class NoCheckpoints:
         a checkpoint of its own, or would begin anew."""
         return None
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the job is being stopped with a savepoint."""
+        return False
+
     # --- transitions ------------------------------------------------------------------------------
 
     def told(self, transition: CheckpointEvent, now: float) -> Steps:
@@ -219,6 +224,10 @@ class Checkpoints(NoCheckpoints):
             f"the last savepoint has state of operators without a uid: {names}; they are known by "
             "their place in the program: set a uid before you change it",
         )
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._coordinator.is_stopping
 
     @property
     def savepoint_in_use(self) -> str | None:

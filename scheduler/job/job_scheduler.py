@@ -172,7 +172,9 @@ class JobScheduler:
         regions = PipelinedRegions(graph)
         restarts = self._restarts = PendingRestarts()
         self._tracker = PartitionTracker(graph, regions)
-        self._reports = TaskReports(graph, self._tracker)
+        self._reports = TaskReports(
+            graph, self._tracker, is_stopping=lambda: self._checkpoints.is_stopping
+        )
         self._region_slots = RegionSlots(graph, regions, requests_made=requests_made)
         self._execution = JobExecution(graph, regions, self._job, restarts)
         self._failover = Failover(

@@ -328,6 +328,9 @@ class TakeOver:
         task = found.task
         allocation_id = task.deployment.allocation_id
         slot = slots.get(allocation_id)
+        if task.ended is not None and task.is_stopping:
+            plan.missing.append((ordinal, "it has ended with a savepoint that nobody completes"))
+            return
         if task.ended is not None:
             profile = vertex.job_vertex.vertex.slot_profile
             ran_in = slot or AllocatedSlot(allocation_id, 0, profile, at)

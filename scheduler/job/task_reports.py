@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from flinkray.scheduler.execution.execution_graph import Execution, ExecutionGraph
 from flinkray.scheduler.execution.partition_tracker import PartitionTracker, PlacedPartition
 from flinkray.scheduler.job.job_scheduler_actions import NoteFinished
@@ -26,9 +28,18 @@ class TaskReports:
     """Reports of attempts that are not current, or have ended, change nothing (EX-11); what such
     an attempt has left is released."""
 
-    def __init__(self, graph: ExecutionGraph, tracker: PartitionTracker) -> None:
+    def __init__(
+        self,
+        graph: ExecutionGraph,
+        tracker: PartitionTracker,
+        *,
+        is_stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """*is_stopping*: whether the job is being stopped with a savepoint.  That a task has ended
+        with it is not noted: the next JobMaster goes on from the savepoint."""
         self._graph = graph
         self._tracker = tracker
+        self._is_stopping = is_stopping
 
     def reported(self, transition: TasksReported, now: float) -> Steps:
         """Reports in their order; failures among them are one failure."""
@@ -63,9 +74,10 @@ class TaskReports:
             noted = [
                 FinishedTask(state, execution.slot)
                 for state, execution in zip(finishing, finished, strict=True)
-                if execution.slot is not None
+                if execution.slot is not None and not self._is_stopping()
             ]
-            steps.append(NoteFinished(tuple(noted)))
+            if noted:
+                steps.append(NoteFinished(tuple(noted)))
             steps += (AttemptsOver(tuple(finished)), ResultsFinished(tuple(finished)))
         if ends:
             steps.append(AttemptsFailed(tuple(ends)))

@@ -569,6 +569,7 @@ MESSAGES = (
     "JobMasterGateway.offer_slots",
     "SlotPoolGateway.offer_slots",
     "JobMasterGateway.slots_changed",
+    "SlotPoolGateway.note",  # before the deployment, for the next JobMaster
     "TaskExecutorGateway.submit_tasks",
     "TaskProcessGateway.run_tasks",
     "TaskProcessListenerGateway.tasks_reported",
@@ -586,7 +587,7 @@ def calls(cluster: MiniCluster) -> Counter[str]:
 
 
 @on_virtual_time
-async def test_job_of_one_task_runs_after_sixteen_messages(tmp_path: Path) -> None:
+async def test_job_of_one_task_runs_after_seventeen_messages(tmp_path: Path) -> None:
     """On a cluster that is there.  They were 19: its SlotPool was told of each TaskExecutor before
     that one's offer, and asked for a heartbeat when it had just begun; and the task process of the
     next job was started meanwhile."""

@@ -8,14 +8,14 @@ from tests.simulation.safeguards import STREAMING, seeds_until_noticed
 
 SEEDS = 12
 NOTICED_SOON = {
-    "alignment": 127,
+    "alignment": 84,
     "durable before acknowledged": 0,
     "completed before committed": 0,
     "count of ids kept": 0,
-    "source cut before the barrier": 192,
+    "source cut before the barrier": 132,
     "shared files counted": 0,
     "committables wait": 0,
-    "committables kept": 168,
+    "committables kept": 84,
     "checkpoints kept until the end is stored": 0,
     "savepoints are not subsumed": 0,
     "stops answered after the end": 0,

@@ -157,7 +157,7 @@ async def test_the_next_job_master_is_told_what_runs_and_what_has_ended(tmp_path
     found = tasks_in(report)
     assert set(found) == {runs.attempt_id, ends.attempt_id}
     running = found[runs.attempt_id]
-    assert running.deployment == replace(restored, restored=None, vertex=running.deployment.vertex)
+    assert running.deployment == replace(restored, vertex=running.deployment.vertex)
     assert (running.state, running.ended) == (ExecutionState.DEPLOYING, None)
     finished = found[ends.attempt_id]
     assert finished.state is ExecutionState.FINISHED

@@ -280,6 +280,6 @@ async def test_the_next_elected_job_master_is_followed_without_a_request(tmp_pat
     await first.wait_for(JobMasterGateway.offer_slots)
     await asyncio.sleep(1)  # it has accepted it
     leaders.master.tell("JobMaster-2/jobmaster", NEXT_MASTER)
-    await second.wait_for(JobMasterGateway.offer_slots)
+    await second.wait_for(JobMasterGateway.register_task_executor)
     with pytest.raises(FencingTokenError):
         await executor.free_slot(A, MASTER, "I still lead")

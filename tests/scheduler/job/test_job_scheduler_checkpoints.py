@@ -44,6 +44,7 @@ from flinkray.scheduler.job.coordinator_events import CoordinatorID, Coordinator
 from flinkray.scheduler.job.job_scheduler_actions import (
     DeployTasks,
     JobEnded,
+    NoteFinished,
     OrderCheckpoint,
     OrderCoordinators,
     ResetSubtasks,
@@ -670,6 +671,7 @@ def test_job_that_is_stopped_with_a_savepoint_takes_no_more_checkpoints_and_fini
     assert {type(o) for o, _ in tasks.orders(actions)} == {CheckpointCompleted}
     assert only(tasks.tick(), PrepareCheckpoint) == []
     actions = tasks.finish("a1 a2 b1 b2")
+    assert only(actions, NoteFinished) == [], "the next JobMaster goes on from the savepoint"
     assert one(actions, JobEnded).result.status is JobStatus.FINISHED
     assert one(actions, SnapshotFinished).path == "/chk-1"
     assert only(tasks.log, DiscardCheckpoint) == []

@@ -347,6 +347,18 @@ def test_a_task_that_was_told_to_stop_with_a_savepoint_cannot_go_on() -> None:
     contradicted(altered(tasks, "b1", is_stopping=True), tasks, "savepoint")
 
 
+def test_a_task_that_has_ended_with_a_savepoint_of_a_stop_is_no_end_of_the_job() -> None:
+    """Seed 107: the job was FINISHED, nobody knew of its savepoint, and the rest never came."""
+    tasks = taken_over(a=1)
+    tasks.run()
+    tasks.happens([tasks.attempt("a1")], ExecutionState.FINISHED)
+    reports = altered(tasks, "a1", is_stopping=True)
+    tasks.next_job_master()
+    tasks.take_over(reports)
+    assert "ended with a savepoint" in tasks.scheduler.exceptions()[0].text
+    assert tasks.deployed(tasks.restart()) == "a1#1"
+
+
 def test_a_task_that_was_being_cancelled_cannot_go_on() -> None:
     tasks = two_regions()
     contradicted(altered(tasks, "a1", state=ExecutionState.CANCELING), tasks, "being cancelled")
