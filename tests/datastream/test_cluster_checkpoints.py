@@ -175,11 +175,14 @@ def test_data_in_flight_comes_again(mode: str, cluster: ThreadedCluster, tmp_pat
 
 @pytest.mark.parametrize("is_stored", [True, False])
 def test_a_program_whose_job_master_dies_at_the_end_does_not_begin_anew(
-    is_stored: bool, cluster: ThreadedCluster, tmp_path: Path
+    is_stored: bool,
+    cluster: ThreadedCluster,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Its checkpoints were forgotten before its end was stored.  If the Dispatcher, which has heard
     of the end, lives, it stores that and forgets them; else the next JobMaster takes over what has
-    ended, or goes on from there.  The Dispatcher may hear of it a moment after its clients.
+    ended, or goes on from there.
     """
     checkpoints, witness = tmp_path / "checkpoints", tmp_path / "witness"
     program = tallies(on(cluster, checkpoints), 20_000, 10_000.0, witness).execute_and_collect()
@@ -191,6 +194,7 @@ def test_a_program_whose_job_master_dies_at_the_end_does_not_begin_anew(
         graphs.with_name("job-results").touch()  # where a directory would have to be
         (job,) = cluster.client.list_jobs()
         wait_until(lambda: cluster.client.job(job.job_id).status().is_terminal, 30, "the end")
+        wait_until(lambda: "cannot store how it ended yet" in caplog.text, 30, "the Dispatcher")
         if not is_stored:
             cluster.crash("Dispatcher")
         cluster.crash("JobMaster")
@@ -198,6 +202,8 @@ def test_a_program_whose_job_master_dies_at_the_end_does_not_begin_anew(
         assert results.result(timeout=60) == expected(20_000)
     begun = first_numbers(witness)
     assert all(n > of_subtask[0] for of_subtask in begun for n in of_subtask[1:])
+    if is_stored:
+        assert all(len(of_subtask) == 1 for of_subtask in begun)
     assert find_checkpoints(str(checkpoints)) == []
     assert not list((tmp_path / "cluster").rglob("checkpoint-pointers/*/*"))
 
