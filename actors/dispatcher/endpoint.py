@@ -153,7 +153,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         for unreadable in (*graphs.unreadable, *dirty.unreadable, *clean.unreadable):
             log.error("%s; it is kept, and so are the job's blobs", unreadable)
             self._unreadable[unreadable.job_id] = unreadable
-        self._blobs = await JobBlobs.create(self._services)
+        self._blobs = await JobBlobs.create(self._services, self._leadership)
         self._cleanup = JobCleanup(
             self.fencing_token,
             self._services,
@@ -201,8 +201,8 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         self._cancelling.stop()
         self._job_masters.stop()
         self._ended.stop()
+        await self._blobs.close()  # which deletes what is unfinished, as long as it may
         await self._leadership.give_up()
-        await self._blobs.close()
         await self._services.high_availability.close()
 
     def _manage(self, graph: JobGraph, start_time: float) -> ManagedJob:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable
 
 from flinkray.actors.shared.cluster_services import ClusterServices
+from flinkray.actors.shared.leadership import Leadership
 from flinkray.blob import BlobNotFoundError, BlobOwner, BlobServer, BlobStore
 from flinkray.core.ids import JobID
 from flinkray.core.options import BLOB_UPLOAD_TIMEOUT
@@ -26,15 +27,16 @@ class JobBlobs:
         self._server = server
 
     @classmethod
-    async def create(cls, services: ClusterServices) -> JobBlobs:
-        """With what a previous Dispatcher left.
+    async def create(cls, services: ClusterServices, leadership: Leadership) -> JobBlobs:
+        """With what a previous Dispatcher left.  Nothing is deleted but by who leads for certain.
 
         Raises:
             BlobStoreError: the storage fails.
         """
         store = BlobStore(services.high_availability.get_blob_directory())
         timeout = services.configuration.get(BLOB_UPLOAD_TIMEOUT)
-        return cls(await BlobServer.create(services.rpc_service, store, timeout))
+        in_charge = leadership.is_certain
+        return cls(await BlobServer.create(services.rpc_service, store, timeout, in_charge))
 
     async def retain_recovered(self, graphs: Iterable[JobGraph]) -> None:
         """Keep what stored graphs refer to; a blob that is lost is logged: its job will fail where

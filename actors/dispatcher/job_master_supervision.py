@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from flinkray.actors.dispatcher.managed_job import ManagedJob
 from flinkray.actors.gateways import JobMasterGateway
-from flinkray.actors.gateways.job_processes import slot_pools_of_job
+from flinkray.actors.gateways.job_processes import KINDS, processes_of_job
 from flinkray.actors.gateways.messages import (
     ClusterArguments,
     JobMasterArguments,
@@ -15,7 +15,6 @@ from flinkray.actors.gateways.messages import (
     job_master_resource_id,
     process_of_job_master,
 )
-from flinkray.actors.gateways.stream_coordinator import stream_coordinators_of_job
 from flinkray.actors.shared.leadership import Leadership
 from flinkray.core.errors import (
     FencingTokenError,
@@ -116,14 +115,15 @@ class JobMasterSupervision:
             self.watch(job, job_master_id)
 
     async def kill(self, job_id: JobID) -> None:
-        """End the process of a job's JobMaster, if there is one, and the processes that outlive
-        theirs: SlotPools, and coordinators of sources."""
+        """End the process of a job's JobMaster, if there is one, and those that it has started:
+        SlotPools and coordinators of sources outlive it, and of the others, which Ray has ended
+        with it, it stays written down where they listen."""
         service = self._dispatcher.rpc_service
         if not await self._leadership.is_certain():
             return
         await service.kill(job_master_process(job_id))
-        for prefix in (slot_pools_of_job(job_id), stream_coordinators_of_job(job_id)):
-            for name in await service.process_names(prefix):
+        for kind in KINDS:
+            for name in await service.process_names(processes_of_job(kind, job_id)):
                 await service.kill(name)
 
     def watch(self, job: ManagedJob, job_master_id: JobMasterId | None) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from flinkray.core.ids import JobID, JobMasterId
 
+KINDS = ("SlotPool", "StreamCoordinator", "MasterFormats", "SparkDriver")
+"""Of processes whose names begin as :func:`processes_of_job` says."""
+
 
 def job_process(kind: str, job_id: JobID, job_master_id: JobMasterId) -> str:
     """Name of a JobMaster's process of that kind.

@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _SHARED = "shared"
+_TASK_EXECUTOR = r"TaskExecutor-\d+-(?P<bundle>\d+)-(?P<mark>[0-9a-f]{8})[0-9a-f]{4}"
+"""Names of their processes; the names of task processes end with those."""
 _FIRST_POLLS = (0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
 _LATER_POLL = 0.25
 """Seconds.  Ray places a small group within 6 ms, and itself tries again about once a second.  A
@@ -83,6 +85,10 @@ class RayResourceManagerDriver(ResourceManagerDriver):
         self._releases: SharedPoll[str, bool] = SharedPoll(
             lambda groups: run(_released, groups), shortest_pause=_RELEASE_POLL, now=now
         )
+        self._emptied: set[str] = set()
+        """Released groups, as the names of TaskExecutors have them, of which something may be
+        written down yet."""
+        self._forgetting = asyncio.Lock()
 
     async def create_worker_group(self, request: WorkerGroupRequest) -> WorkerGroupHandle:
         name = f"{self._prefix}{_quote(request.owner)}-{self._next_number}"
@@ -135,10 +141,24 @@ class RayResourceManagerDriver(ResourceManagerDriver):
                 group,
                 _RELEASE_TIMEOUT,
             )
+        await self._forget_processes(group)
+
+    async def _forget_processes(self, group: WorkerGroupId) -> None:
+        """Ray has ended them with the group: nobody else takes away what says where they listen.
+        One look is for all groups that were released meanwhile."""
+        self._emptied.add(_mark(group))
+        async with self._forgetting:
+            emptied, self._emptied = self._emptied, set()
+            if not emptied:
+                return
+            for name in await self._rpc_service.process_names("Task"):
+                match = re.fullmatch(rf"(TaskProcess-\d+-)?{_TASK_EXECUTOR}", name)
+                if match is not None and match["mark"] in emptied:
+                    await self._rpc_service.kill(name)
 
     def new_task_executor_id(self, group: WorkerGroupHandle, bundle_index: int) -> ResourceID:
         number = group.name.rpartition("-")[2]
-        suffix = group.group_id.value[:8] + random_bytes(2).hex()
+        suffix = _mark(group.group_id) + random_bytes(2).hex()
         return ResourceID(f"TaskExecutor-{number}-{bundle_index}-{suffix}")
 
     async def start_task_executor(
@@ -163,12 +183,11 @@ class RayResourceManagerDriver(ResourceManagerDriver):
     ) -> dict[WorkerGroupId, dict[int, ResourceID]]:
         actors = await self._head.ask_patiently(_named_actors)
         names = sorted(a["name"] for a in actors if a["namespace"] == self._namespace)
-        matches = (re.fullmatch(r"TaskExecutor-\d+-(\d+)-(.{8})[0-9a-f]{4}", n) for n in names)
         by_group: dict[str, dict[int, ResourceID]] = {}
-        for match in matches:
+        for match in (re.fullmatch(_TASK_EXECUTOR, name) for name in names):
             if match is not None:
-                by_group.setdefault(match[2], {})[int(match[1])] = ResourceID(match[0])
-        return {group: by_group.get(group.value[:8], {}) for group in groups}
+                by_group.setdefault(match["mark"], {})[int(match["bundle"])] = ResourceID(match[0])
+        return {group: by_group.get(_mark(group), {}) for group in groups}
 
     async def cluster_resources(self) -> ClusterResources:
         """As far as the head answers; else what it said last, and that it does not answer."""
@@ -208,6 +227,11 @@ class RayResourceManagerDriver(ResourceManagerDriver):
         if self._head.outage is not None:
             raise asyncio.TimeoutError
         return await self._head.ask_patiently(fn, *args)
+
+
+def _mark(group: WorkerGroupId) -> str:
+    """What stands for it in the names of its TaskExecutors."""
+    return group.value[:8]
 
 
 def _quote(owner: WorkerGroupOwner | None) -> str:

@@ -49,7 +49,7 @@ def high_availability_services(
         quorum,
         f"{configuration.get(ZOOKEEPER_ROOT)}/{name}",
         configuration.get(ZOOKEEPER_SESSION_TIMEOUT),
-        tolerates_breaks=configuration.get(ZOOKEEPER_TOLERATES_BREAKS),
+        tolerance=rpc_service.deadlines if configuration.get(ZOOKEEPER_TOLERATES_BREAKS) else None,
     )
     client.start()
     return ZooKeeperHaServices(client, storage, rpc_service.executor, rpc_service)

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import logging
 from bisect import bisect_right
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -22,6 +22,11 @@ T = TypeVar("T")
 
 UPLOAD_TIMEOUT = 600.0
 """Seconds after which what nobody goes on with, or retains, is deleted."""
+
+
+async def always() -> bool:
+    """Of a server that nobody else can take the place of."""
+    return True
 
 
 @dataclass(eq=False)
@@ -48,12 +53,14 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
         store: BlobStore,
         blobs: dict[BlobOwner, dict[BlobKey, Offsets]],
         upload_timeout: float,
+        is_in_charge: Callable[[], Awaitable[bool]],
     ) -> None:
         """For :meth:`create`."""
         super().__init__(rpc_service, BLOB_SERVER)
         self._store = store
         self._blobs = blobs
         self._upload_timeout = upload_timeout
+        self._is_in_charge = is_in_charge
         self._uploads: dict[tuple[BlobOwner, BlobKey], _Upload] = {}
         self._left_behind: dict[tuple[BlobOwner, BlobKey], dict[int, None]] = {}
         """Parts, by offset, of uploads that were thrown away while the storage failed."""
@@ -68,16 +75,24 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
 
     @classmethod
     async def create(
-        cls, rpc_service: RpcService, store: BlobStore, upload_timeout: float = UPLOAD_TIMEOUT
+        cls,
+        rpc_service: RpcService,
+        store: BlobStore,
+        upload_timeout: float = UPLOAD_TIMEOUT,
+        is_in_charge: Callable[[], Awaitable[bool]] = always,
     ) -> BlobServer:
         """A server, not started yet, with what a predecessor left in *store* but for its unfinished
         uploads, which are deleted.
+
+        Args:
+            is_in_charge: asked before anything is deleted: whether the store is this server's yet.
+                One that was paused may have a successor, to which the same blob was sent again.
 
         Raises:
             BlobStoreError: the storage fails.
         """
         blobs = await rpc_service.run_blocking(store.recover)
-        return cls(rpc_service, store, blobs, upload_timeout)
+        return cls(rpc_service, store, blobs, upload_timeout, is_in_charge)
 
     async def on_start(self) -> None:
         self._sweep_later(self._upload_timeout)
@@ -158,7 +173,15 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
 
     async def _delete_stored(self, owner: BlobOwner, blobs: dict[BlobKey, Offsets]) -> None:
         """Also their markers: the writing of one may have failed and left it."""
-        await self.rpc_service.run_blocking(self._store.delete, owner, blobs)
+        if blobs:
+            await self._check_in_charge()
+            await self.rpc_service.run_blocking(self._store.delete, owner, blobs)
+
+    async def _check_in_charge(self) -> None:
+        if not await self._is_in_charge():
+            raise BlobStoreError(
+                f"nothing in {self._store.location} is deleted: another server has taken over"
+            )
 
     async def _abandon(self, owner: BlobOwner, key: BlobKey, reason: str) -> None:
         upload = self._uploads[owner, key]
@@ -264,6 +287,7 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
             return
         stray = tuple(offset for offset in offsets if offset not in there)
         try:
+            await self._check_in_charge()
             await self.rpc_service.run_blocking(self._store.delete_parts, owner, key, stray)
         except BlobStoreError as error:
             log.warning("%s: parts of an earlier upload stay: %s", owner, error)

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from flinkray.blob import BlobKey, BlobServer, BlobStore, BlobStoreError
-from flinkray.rpc import LocalRpcService
+from flinkray.rpc import LocalNetwork, LocalRpcService
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.blob.hosts import DATA, KEY, OTHER, OWNER, FaultyDirectory, Host
 
@@ -88,6 +88,41 @@ async def test_a_closed_server_leaves_no_unfinished_upload() -> None:
     await (await host.gateway()).put(OWNER, MISSING, 0, b"never")
     await host.service.stop("blobs")
     assert host.entries() == complete
+
+
+@on_virtual_time
+async def test_a_server_that_was_paused_deletes_nothing_that_its_successor_has() -> None:
+    """What it was sent half of was sent to the successor again, under the same names; and it does
+    not know what is retained there."""
+    storage = FaultyDirectory()
+    is_past = asyncio.Event()
+
+    async def is_in_charge() -> bool:
+        return not is_past.is_set()
+
+    network = LocalNetwork()
+    first, second = LocalRpcService("first", network), LocalRpcService("second", network)
+    past = await BlobServer.create(first, BlobStore(storage), 100.0, is_in_charge)
+    past.start()
+    small = BlobKey.of(b"small")
+    await past.put(OTHER, small, 0, b"small")
+    await past.put(OWNER, KEY, 0, DATA[:1000])
+    successor = await BlobServer.create(second, BlobStore(storage))
+    successor.start()
+    is_past.set()
+    assert await successor.put(OWNER, KEY, 0, DATA) == KEY.size
+    for owner, key in ((OWNER, KEY), (OTHER, small)):
+        assert await successor.retain(owner, (key,)) == ()
+    before = storage.names()
+
+    await asyncio.sleep(250)  # its sweep is due
+    with pytest.raises(BlobStoreError, match="another server has taken over"):
+        await past.delete(OTHER)
+    await first.close()
+
+    assert storage.names() == before
+    assert await successor.get(OWNER, KEY, 0, KEY.size)
+    await network.close()
 
 
 @on_virtual_time

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient, KazooState
@@ -17,8 +18,10 @@ from flinkray.core.schema import stored
 from flinkray.ha import LeaderElection, LeaderElectionError, StoreError, open_directory
 from flinkray.ha.zookeeper import ZooKeeperClient, ZooKeeperError, ZooKeeperHaServices
 from flinkray.ha.zookeeper.election_driver import _Latch
+from flinkray.rpc.calls.patience import PatientDeadlines
 from flinkray.testing.waiting import eventually
 from tests.ha.recorders import Leader, RecordingContender, RecordingListener, callbacks_delivered
+from tests.rpc.test_patience import SteppedLoop
 from tests.zookeeper_server import ZooKeeperEnsemble, ZooKeeperServer
 
 pytestmark = pytest.mark.timeout(120)
@@ -422,7 +425,8 @@ async def test_a_leader_is_told_again_after_the_server_was_away(
 async def test_a_break_that_is_tolerated_costs_no_leadership_unless_it_lasts(
     zookeeper: ZooKeeperServer, root: str, tmp_path: Path, executor: Executor
 ) -> None:
-    client = ZooKeeperClient(zookeeper.hosts, root, SESSION_TIMEOUT, tolerates_breaks=True)
+    tolerance = PatientDeadlines(asyncio.get_running_loop())
+    client = ZooKeeperClient(zookeeper.hosts, root, SESSION_TIMEOUT, tolerance=tolerance)
     await client.connect(60)
     services = ZooKeeperHaServices(client, open_directory(str(tmp_path)), executor)
     election = services.get_dispatcher_leader_election()
@@ -445,6 +449,39 @@ async def test_a_break_that_is_tolerated_costs_no_leadership_unless_it_lasts(
     assert contender.story == [leader[1], "revoked"]
     assert listener.leaders == [leader, NO_LEADER]
     await services.close()
+    tolerance.close()
+
+
+class LoopOfOneThread(SteppedLoop):
+    """What other threads hand over is done at once."""
+
+    def call_soon_threadsafe(self, callback: Callable[[], object]) -> None:
+        callback()
+
+
+def test_a_process_that_stood_still_does_not_give_its_connection_up_for_that() -> None:
+    """Its session may live: its machine, and ZooKeeper with it, may have been suspended."""
+    loop: Any = LoopOfOneThread()
+    client = ZooKeeperClient(
+        "127.0.0.1:1", "root", SESSION_TIMEOUT, tolerance=PatientDeadlines(loop)
+    )
+    client._loop = loop
+    told: list[bool] = []
+    client.add_listener(told.append)
+
+    client._state_changed(KazooState.SUSPENDED)
+    loop.serve(1)
+    loop.stand_still(60)
+    loop.serve(0.5)
+    assert told == []
+    client._state_changed(KazooState.CONNECTED)
+    assert told == [True]
+
+    client._state_changed(KazooState.SUSPENDED)
+    loop.serve(SESSION_TIMEOUT - 0.1)
+    assert told == [True]
+    loop.serve(0.2)
+    assert told == [True, False]
 
 
 @pytest.fixture

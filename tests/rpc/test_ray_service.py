@@ -272,6 +272,17 @@ async def test_a_process_that_ray_reports_dead_is_not_reached_again_though_it_an
             await call
 
 
+async def test_nobody_finds_the_children_of_a_service_that_has_closed(
+    service: RayRpcService,
+) -> None:
+    """They are killed: what says where they listen would stay in Ray's head for ever."""
+    owner = await RayRpcService.open(service.namespace, "owner")
+    await owner.spawn(echo_spec("child"))
+    assert await service.process_names("child") == ("child",)
+    await owner.close()
+    assert await service.process_names("") == ("driver",)
+
+
 async def test_a_process_is_found_by_its_name_until_all_that_it_has_to_do_is_done(
     service: RayRpcService, tmp_path: Path
 ) -> None:

@@ -22,6 +22,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.retry import KazooRetry, RetryFailedError
 
 from flinkray.core.errors import FlinkRayError
+from flinkray.rpc.calls.patience import PatientDeadlines
 from flinkray.rpc.time_limit import within
 
 T = TypeVar("T")
@@ -48,17 +49,22 @@ class ZooKeeperClient:
         root: path of the znode below which all lies.
         session_timeout: seconds without contact after which the server gives up a session, and with
             it all leaderships; the server may choose another one within its own limits.
-        tolerates_breaks: whether a connection that breaks counts as lost only when it is not there
-            again within *session_timeout*, or the session has ended.
+        tolerance: a connection that breaks counts as lost only when it is not there again within
+            *session_timeout*, by these deadlines, or the session has ended.  None: at once.
     """
 
     def __init__(
-        self, hosts: str, root: str, session_timeout: float, *, tolerates_breaks: bool = False
+        self,
+        hosts: str,
+        root: str,
+        session_timeout: float,
+        *,
+        tolerance: PatientDeadlines | None = None,
     ) -> None:
         self.root = "/" + root.strip("/")
         self.hosts = hosts
         self._patience = session_timeout
-        self._tolerates_breaks = tolerates_breaks
+        self._tolerance = tolerance
         self._kazoo = KazooClient(
             hosts,
             timeout=session_timeout,
@@ -155,18 +161,21 @@ class ZooKeeperClient:
             self._epoch += 1
             self._connected = state == KazooState.CONNECTED
             epoch = self._epoch
-        if state == KazooState.SUSPENDED and self._tolerates_breaks:
-            self.to_loop(lambda: self._give_up_later(epoch))
+        tolerance = self._tolerance
+        if state == KazooState.SUSPENDED and tolerance is not None:
+            self.to_loop(lambda: self._give_up_later(tolerance, epoch))
         else:
             self._tell(state == KazooState.CONNECTED)
 
-    def _give_up_later(self, epoch: int) -> None:
+    def _give_up_later(self, tolerance: PatientDeadlines, epoch: int) -> None:
+        """A process that stood still looks for its connection before it gives itself up: it may be
+        there again, and what is done in a session that has ended is fenced anyway."""
+
         def give_up() -> None:
             if self._epoch == epoch:
                 self._tell(False)
 
-        assert self._loop is not None
-        self._loop.call_later(self._patience, give_up)
+        tolerance.call_after(self._patience, give_up)
 
     def _tell(self, is_connected: bool) -> None:
         with self._lock:

@@ -54,7 +54,7 @@ class DeadContenders:
         while not await self._processes.is_dead(identity):
             if await self._until_lost(process_of(identity)):
                 pause = _FIRST_PAUSE
-            await asyncio.sleep(pause)
+            await self._processes.pause(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
         with suppress(KazooException):  # it goes with its session
             await self._remove(latch)

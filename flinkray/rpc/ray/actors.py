@@ -109,11 +109,11 @@ class RayActors:
         """The process has ended by itself."""
         self._children.pop(process_name, None)
 
-    async def kill_children(self) -> None:
+    def children(self) -> tuple[str, ...]:
+        """Names of those that are owned; to be killed: they are not looked after any more."""
         for task in tuple(self._tasks):
             task.cancel()
-        for process_name in tuple(self._children):
-            await self.kill(process_name)
+        return tuple(self._children)
 
     # --- creating -----------------------------------------------------------------------------
 

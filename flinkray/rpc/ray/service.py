@@ -395,9 +395,8 @@ class RayRpcService(BaseRpcService):
         self._actors.forget(process_name)
 
     async def _end_children(self) -> None:
-        for process_name in tuple(self._taken_children):
-            await self.kill(process_name)
-        await self._actors.kill_children()
+        for process_name in (*self._taken_children, *self._actors.children()):
+            await self.kill(process_name)  # and what says where it listens, which stays otherwise
 
     async def _end_process(self) -> None:
         if self._on_end is not None:

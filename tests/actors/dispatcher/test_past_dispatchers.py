@@ -3,21 +3,51 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
+from flinkray.actors.dispatcher.job_blobs import JobBlobs
 from flinkray.actors.dispatcher.job_master_deaths import JobMasterDeaths
 from flinkray.actors.dispatcher.job_master_supervision import (
     JobMasterSupervision,
     job_master_process,
 )
 from flinkray.actors.dispatcher.managed_job import ManagedJob
+from flinkray.actors.gateways.job_processes import KINDS
 from flinkray.actors.gateways.messages import ClusterArguments, job_master_resource_id
+from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.shared.leadership import Leadership
+from flinkray.blob import BlobKey, BlobOwner, BlobServerGateway, blob_server_beside
 from flinkray.client.python_job import python_job
 from flinkray.core.config import Configuration
 from flinkray.core.ids import DispatcherId, JobMasterId
 from flinkray.ha import EmbeddedHaServices, MemoryDirectory
+from flinkray.ha.services import DISPATCHER_ADDRESS
 from flinkray.rpc import FencedRpcEndpoint, LocalNetwork, LocalRpcService
 from flinkray.testing.virtual_time import on_virtual_time
+
+
+def parts(storage: Path) -> list[Path]:
+    return list(storage.glob("blobs/*"))
+
+
+@on_virtual_time
+async def test_it_deletes_no_blob(tmp_path: Path) -> None:
+    """Half of one was sent to it, and all of it to its successor, when it wakes up and ends."""
+    service = LocalRpcService("Dispatcher", LocalNetwork())
+    services = ClusterServices.create(service, ClusterArguments("test", {}, str(tmp_path)))
+    elections = EmbeddedHaServices(MemoryDirectory(), service.executor)
+    leadership = await Leadership.win(elections.get_dispatcher_leader_election())
+    blobs = await JobBlobs.create(services, leadership)
+    blobs.start()
+    server = await service.connect(blob_server_beside(DISPATCHER_ADDRESS), BlobServerGateway)
+    await server.put(BlobOwner("a-job"), BlobKey.of(b"two parts"), 0, b"two")
+    stored = parts(tmp_path)
+    assert stored
+    await elections.dispatcher_leader_service.revoke_leadership()
+    await asyncio.sleep(0)
+    await blobs.close()
+    assert parts(tmp_path) == stored
+    await service.network.close()
 
 
 @on_virtual_time
@@ -51,6 +81,10 @@ async def test_it_starts_kills_and_replaces_no_job_master() -> None:
         loop.create_future(),
         loop.create_future(),
     )
+    left = [LocalRpcService(f"{kind}-{job.job_id}-1", network) for kind in KINDS]
+    await supervision.kill(job.job_id)
+    assert not any(process.is_up for process in left), "as long as it leads"
+
     name = job_master_process(job.job_id)
     successors = LocalRpcService(name, network)
     await services.dispatcher_leader_service.revoke_leadership()

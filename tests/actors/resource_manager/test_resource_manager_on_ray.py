@@ -91,6 +91,10 @@ class RayResources:
         assert record is not None
         return record.pid
 
+    def written_down(self) -> list[str]:
+        """Names of TaskExecutors and task processes, as Ray's head has where they listen."""
+        return RayDirectory(self.namespace).names("Task")
+
     def actors(self, prefix: str = "TaskExecutor") -> list[str]:
         named = list_named_actors(all_namespaces=True)
         mine = [actor["name"] for actor in named if actor["namespace"] == self.namespace]
@@ -149,11 +153,12 @@ async def test_a_jobs_slots_are_the_bundles_of_a_placement_group(resources: RayR
     pids = [location.pid for location in where.values()]
     await eventually(lambda: not any(map(is_alive, pids)), 5, "the end of the TaskExecutors")
     assert resources.actors() == []
+    assert resources.written_down() == []
 
 
 @pytest.mark.kill
 async def test_a_killed_task_executor_is_replaced_in_its_bundle(resources: RayResources) -> None:
-    await resources.start()
+    manager = await resources.start()
     job = await resources.running_job(2)
     victim = locations(job)[1]
     os.kill(victim.pid, signal.SIGKILL)
@@ -169,6 +174,9 @@ async def test_a_killed_task_executor_is_replaced_in_its_bundle(resources: RayRe
     assert is_alive(locations(job)[0].pid)
     assert len(resources.groups()) == 1
     assert len(resources.actors()) == 2
+    lost = [name for name in resources.written_down() if name.endswith(victim.resource_id)]
+    await manager.release_job(job.job_id, DISPATCHER, "FINISHED")
+    assert resources.written_down() == [], f"of {lost}, who have died with their TaskExecutor, too"
 
 
 @pytest.mark.kill
