@@ -27,10 +27,14 @@ class CoordinatorProcesses:
         services: ClusterServices,
         spark_driver_factory: str,
         restored: Callable[[], RestoredCoordinators | None],
+        on_replaced: Callable[[str], None],
     ) -> None:
-        """*restored*: what the coordinators of sources were restored to last."""
+        """*restored*: what the coordinators of sources were restored to last.  *on_replaced* is
+        called with the reason when another JobMaster has theirs."""
         self.master_formats = MasterFormatsProcess(job_master, graph)
-        self.source_enumerators = StreamCoordinatorProcess(job_master, graph, services, restored)
+        self.source_enumerators = StreamCoordinatorProcess(
+            job_master, graph, services, restored, on_replaced
+        )
         self._kinds: dict[CoordinatorKind, CoordinatorProcess] = {
             CoordinatorKind.SPARK_DRIVER: SparkDriverProcess(
                 job_master, graph, services, spark_driver_factory

@@ -187,6 +187,10 @@ class CoordinatorRunner:
         running = self._running.get(coordinator)
         return None if running is None or running.stop is not None else running.address
 
+    def outlives_us(self, coordinator: CoordinatorID) -> bool:
+        """Whether the next owner may take it over."""
+        return self._kinds[coordinator.kind].outlives_its_job_master
+
     def give_up(self, coordinator: CoordinatorID, cause: str) -> None:
         """It is of no use any more: its process is killed, and it counts as lost."""
         running = self._running.get(coordinator)

@@ -45,8 +45,11 @@ class StreamCoordinatorProcess(CoordinatorProcess):
         graph: JobGraph,
         services: ClusterServices,
         restored: Callable[[], RestoredCoordinators | None],
+        on_replaced: Callable[[str], None],
     ) -> None:
-        """*restored*: what coordinators were restored to last; None: they begin anew."""
+        """*restored*: what coordinators were restored to last; None: they begin anew.
+        *on_replaced* is called with the reason when another JobMaster has the process."""
+        self._on_replaced = on_replaced
         self._restored = restored
         self._services = services
         self._job_master = job_master
@@ -108,7 +111,6 @@ class StreamCoordinatorProcess(CoordinatorProcess):
             try:
                 await coordinator.request_heartbeat(token)
             except CoordinatorReplacedError as error:
-                log.warning("this JobMaster ends: %s", error)
-                self._job_master.close()
+                self._on_replaced(str(error))
 
         return ConnectedCoordinator(coordinator, request_heartbeat, lambda: coordinator.stop(token))

@@ -57,8 +57,12 @@ class CheckpointCarrier:
         sources: SourceCoordination,
         *,
         apply: Callable[[list[JobSchedulerAction]], None],
+        on_replaced: Callable[[str], None],
     ) -> None:
-        """*apply* carries out what follows."""
+        """*apply* carries out what follows.  *on_replaced* is called with the reason when another
+        JobMaster has the job's checkpoints: whatever this one did from then on, it would do to
+        another's."""
+        self._on_replaced = on_replaced
         self._job_master = job_master
         self._job_id = graph.job_id
         self._scheduler = scheduler
@@ -227,10 +231,8 @@ class CheckpointCarrier:
         await asyncio.shield(self._end_is_stored)
 
     def _replaced(self, cause: str) -> None:
-        """Whatever this JobMaster does from now on, it does to another's checkpoints."""
-        log.warning("job %s: this JobMaster ends: %s", self._job_id, cause)
         self._set_closed()
-        self._job_master.close()
+        self._on_replaced(cause)
 
     def _set_closed(self) -> None:
         _set(self.settled)

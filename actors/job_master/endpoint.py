@@ -184,7 +184,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             heartbeat,
             apply=self._apply,
         )
-        self._sources = SourceCoordination(self, lambda: self._coordinators)
+        self._sources = SourceCoordination(self, lambda: self._coordinators, self._replaced)
         self._deployer = TaskDeployer(
             self,
             self._task_executors,
@@ -203,6 +203,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             services,
             spark_driver_factory,
             restored=lambda: self._sources.restored,
+            on_replaced=self._replaced,
         )
         self._coordinators = CoordinatorRunner(
             self,
@@ -218,6 +219,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             self._task_executors,
             self._sources,
             apply=self._apply,
+            on_replaced=self._replaced,
         )
         self._snapshots = SnapshotRequests(self, self._job_id, self._checkpoints)
         self._taking_over = TakingOver(
@@ -246,6 +248,11 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     @property
     def _now(self) -> float:
         return self.clock.monotonic()
+
+    @property
+    def _has_ended(self) -> bool:
+        """The job, for good; it may not be stored yet."""
+        return self._scheduler.status.is_globally_terminal
 
     # --- life cycle -------------------------------------------------------------------------------
 
@@ -280,6 +287,12 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         await self._coordinators.all_ended()
         await self._leadership.give_up()
         await self._services.high_availability.close()
+
+    def _replaced(self, reason: str) -> None:
+        """Another JobMaster runs the job, or is about to take over what runs."""
+        log.warning("job %s: this JobMaster ends: %s", self._job_id, reason)
+        self._leadership.lose()
+        self.close()
 
     async def _start_scheduling(self) -> None:
         if self._has_predecessors:
@@ -339,7 +352,10 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
                 case act.StartCoordinator():
                     self._coordinators.start(action, self._leaders.blob_server)
                 case act.StopCoordinator():
-                    self._coordinators.stop(action)
+                    # a job that has ended keeps what it could be taken over with until that is
+                    # stored; it ends with this JobMaster
+                    if not (self._has_ended and self._coordinators.outlives_us(action.coordinator)):
+                        self._coordinators.stop(action)
                 case act.AskCoordinator():
                     self._coordinators.ask(action)
                 case act.StartTimer():

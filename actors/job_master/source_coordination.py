@@ -49,7 +49,10 @@ class SourceCoordination:
         self,
         job_master: FencedRpcEndpoint[JobMasterId],
         runner: Callable[[], CoordinatorRunner],
+        on_replaced: Callable[[str], None],
     ) -> None:
+        """*on_replaced* is called with the reason when another JobMaster has the process."""
+        self._on_replaced = on_replaced
         self._job_master = job_master
         self._runner = runner
         self._restored: RestoredCoordinators | None = None
@@ -153,9 +156,8 @@ class SourceCoordination:
         try:
             await waiting.call(await self._connected(coordinator))
         except CoordinatorReplacedError as error:
-            log.warning("this JobMaster ends: %s", error)
             waiting.given_up(str(error))
-            self._job_master.close()
+            self._on_replaced(str(error))
         except FlinkRayError as error:
             log.warning("%s: %s", coordinator, error)
             waiting.given_up(str(error))

@@ -100,6 +100,10 @@ class Leadership:
         """As far as is known; also when it was given up."""
         return self._contender.session_id != self.session_id
 
+    def lose(self) -> None:
+        """Something that is fenced has shown it, whatever the election says by now."""
+        self._contender.session_id = None
+
     async def is_certain(self) -> bool:
         """To be asked before something is done that nobody fences: a process that was paused does
         not know yet that another one leads.

@@ -1,7 +1,8 @@
 """A streaming job that is exactly once, while everything goes wrong.
 
 In some seeds savepoints are taken of it, and it is stopped and resumed
-(:mod:`tests.simulation.job_user`).
+(:mod:`tests.simulation.job_user`).  Where only masters die, no task is restarted
+(:mod:`tests.simulation.attempts`).
 
 What must hold at every step, :class:`~tests.simulation.streaming_world.StreamingWorlds`,
 :class:`~tests.simulation.stored_checkpoints.StoredCheckpoints` and the
@@ -23,8 +24,9 @@ from flinkray.scheduler.reports.job_info import JobResult
 from flinkray.scheduler.shared.states import JobStatus
 from flinkray.testing.simulated_cluster import SimulatedCluster
 from flinkray.testing.simulation import Simulation
-from flinkray.testing.simulation.calls import observed_calls
+from flinkray.testing.simulation.calls import CallObserver, observed_calls
 from flinkray.testing.simulation.seeds import stream
+from tests.simulation.attempts import Attempts
 from tests.simulation.external_system import ExternalSystem
 from tests.simulation.job_user import JobUser
 from tests.simulation.stored_checkpoints import StoredCheckpoints
@@ -46,6 +48,24 @@ FAULTS = replace(
     until=7.0,
 )
 
+MASTERS_FAULTS = replace(
+    FAULTS,
+    loss=0.0,
+    breaks_before=0.0,
+    breaks_after=0.0,
+    aims_lose=False,
+    reset_every=0.0,
+    node_crash_every=0.0,
+    crash_every=1.0,
+    longest=3.0,
+    spare=("TaskExecutor", "TaskProcess", "StreamCoordinator", "UserCodeProcess"),
+)
+"""Nothing that those who run tasks would have to give up a task for: masters die, freeze and are
+taken for dead, the storage fails, and messages are late, for less than anybody is patient."""
+
+_PATIENCE = {"heartbeat.timeout": "8 s", "rpc.ask-timeout": "12 s"}
+"""There."""
+
 _WITH_SAVEPOINTS = 0.3
 """Share of the seeds."""
 
@@ -57,6 +77,9 @@ class StreamingJob:
     """One run."""
 
     simulation: Simulation
+    only_masters_die: bool = False
+    observers: tuple[CallObserver, ...] = ()
+    """Of all calls."""
 
     def program(self) -> Program:
         """What the seed makes of it."""
@@ -84,7 +107,7 @@ class StreamingJob:
             records=random.randint(8, 24),
             longest_pause=random.choice((0.2, 0.4)),
             longest_work=random.choice((0.0, 0.01, 0.05)),
-            failures=random.choice((0.0, 0.005, 0.02)),
+            failures=0.0 if self.only_masters_die else random.choice((0.0, 0.005, 0.02)),
             configuration={
                 **{f"execution.checkpointing.{key}": value for key, value in settings.items()},
                 "restart-strategy.type": "fixed-delay",
@@ -98,6 +121,8 @@ class StreamingJob:
     @property
     def takes_savepoints(self) -> bool:
         """Whether somebody does, and stops and resumes the job."""
+        if self.only_masters_die:
+            return False
         return stream(self.simulation.seed, "savepoints").random() < _WITH_SAVEPOINTS
 
     def _with_savepoints(self, program: Program) -> Program:
@@ -117,10 +142,13 @@ class StreamingJob:
         self.external = ExternalSystem(simulation, is_exactly_once=self.is_exactly_once)
         simulation.belongings[ExternalSystem] = self.external
         nodes = [NODE] * len(simulation.nodes)
-        self.cluster = SimulatedCluster(simulation, *nodes, configuration=_CONFIGURATION)
+        configuration = {**_CONFIGURATION, **(_PATIENCE if self.only_masters_die else {})}
+        self.cluster = SimulatedCluster(simulation, *nodes, configuration=configuration)
         graph = job_graph(program)
         stored = StoredCheckpoints(simulation.disk(), self.external.violated)
-        self.worlds = StreamingWorlds(simulation, self.external, stored)
+        attempts = Attempts(simulation, self.external.violated, may_grow=not self.only_masters_die)
+        simulation.listeners.append(attempts.process_changed)
+        self.worlds = StreamingWorlds(simulation, self.external, stored, attempts, *self.observers)
         self.user = JobUser(simulation, self.cluster, self.worlds, self.external, stored)
         simulation.always(self.worlds.check)
         simulation.listeners.append(self.worlds.process_changed)
@@ -161,7 +189,7 @@ class StreamingJob:
     async def _fail_now_and_then(self) -> None:
         """The external system."""
         random = self.simulation.random
-        while True:
+        while not self.only_masters_die:  # a task fails that cannot commit
             await asyncio.sleep(random.expovariate(1 / 3.0))
             self.external.failing = random.choice((0.3, 1.0))
             await asyncio.sleep(2.0 * random.random())

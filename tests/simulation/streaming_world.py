@@ -216,11 +216,17 @@ class StreamingWorlds(CallObserver):
     """
 
     def __init__(
-        self, simulation: Simulation, external: ExternalSystem, stored: StoredCheckpoints
+        self,
+        simulation: Simulation,
+        external: ExternalSystem,
+        stored: StoredCheckpoints,
+        *others: CallObserver,
     ) -> None:
+        """*others* see all calls, too."""
         self._simulation = simulation
         self._external = external
         self._stored = stored
+        self._others = others
         self.of_jobs: list[StreamingWorld] = []
         external.may_commit = self._may_commit
         external.latest_completed = self._latest_completed
@@ -242,8 +248,12 @@ class StreamingWorlds(CallObserver):
             world.process_changed(process)
 
     def begins(self, call: ObservedCall) -> None:
-        for world in self.of_jobs:
-            world.begins(call)
+        for observer in (*self._others, *self.of_jobs):
+            observer.begins(call)
+
+    def succeeded(self, call: ObservedCall, result: object) -> None:
+        for observer in self._others:
+            observer.succeeded(call, result)
 
     def leftovers(self) -> list[str]:
         """Files of all jobs, but for those that stay."""

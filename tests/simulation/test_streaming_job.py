@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flinkray.testing.simulation import Simulation, simulate
-from tests.simulation.streaming_job import FAULTS, StreamingJob
+from tests.simulation.streaming_job import FAULTS, MASTERS_FAULTS, StreamingJob
 
 
 @simulate(seeds=20, nodes=2, faults=FAULTS)
@@ -11,6 +11,13 @@ async def test_a_streaming_job_commits_each_record_once_whatever_goes_wrong(
     simulation: Simulation,
 ) -> None:
     await StreamingJob(simulation).run()
+
+
+@simulate(seeds=20, nodes=2, faults=MASTERS_FAULTS)
+async def test_no_task_is_restarted_whatever_goes_wrong_with_masters(
+    simulation: Simulation,
+) -> None:
+    await StreamingJob(simulation, only_masters_die=True).run()
 
 
 def test_a_streaming_job_is_the_same_again() -> None:

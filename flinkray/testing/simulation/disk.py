@@ -58,6 +58,8 @@ class SimulatedDisk(FileSystem):
         :meth:`listed_late`."""
         self.torn = 0.0
         """Share of the changes in whose middle the process is killed that makes them."""
+        self.spares: tuple[str, ...] = ()
+        """What the names of processes begin with that are not."""
         self.intercept: Callable[[str, str], bool] | None = None
         """Asked of every operation (as ``"sync"``) and its path: whether it is to fail after it had
         its effect."""
@@ -326,8 +328,10 @@ class SimulatedDisk(FileSystem):
 
     def _is_killed(self) -> bool:
         process = self._process()
-        may_die = self.torn > 0 and process is not None and process.node != ""
-        return may_die and self._random.random() < self.torn
+        if self.torn == 0 or process is None or process.node == "":
+            return False
+        is_spared = process.name.startswith(self.spares or ("\0",))
+        return not is_spared and self._random.random() < self.torn
 
     def _kill(self, when: str) -> None:
         process = self._process()

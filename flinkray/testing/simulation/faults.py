@@ -72,6 +72,9 @@ class Faults:
     """Share of the methods whose calls, and of those whose answers, something befalls: they are
     lost, doubled, late, or held back until their sender has a successor; who sends or gets them is
     killed or hangs just then; or the shared storage fails or loses its power, if that may be."""
+    aims_lose: bool = True
+    """Whether messages that are aimed at may be lost or late although who has sent them, and who
+    was to get them, goes on.  Otherwise only processes and the storage are aimed at."""
 
     closed: tuple[str, ...] = ()
     """Methods, as ``TaskExecutor.free_slot`` for one that processes of this kind serve.  In some
@@ -108,7 +111,7 @@ class Faults:
 
     def of_disk(self, disk: SimulatedDisk) -> None:
         """What is always so of a new disk."""
-        disk.torn = self.torn_writes
+        disk.torn, disk.spares = self.torn_writes, self.spare
         disk.reorders = self.reorders
         disk.late_listing = self.late_listing
 
@@ -442,14 +445,16 @@ class Aims:
         wrong.  In others nothing is lost but with somebody.
         """
         network, faults = self._network, self._faults
-        of_messages: list[Fate] = [
-            network.lose,
-            network.lose,
-            network.break_before,
-            network.break_after,
-            network.duplicate,
-            self._delay,
-        ]
+        of_messages: list[Fate] = [network.duplicate]
+        if faults.aims_lose:
+            of_messages = [
+                network.lose,
+                network.lose,
+                network.break_before,
+                network.break_after,
+                network.duplicate,
+                self._delay,
+            ]
         of_processes: list[Fate] = [
             self._crash_sender,
             self._crash_sender,
@@ -540,8 +545,10 @@ class Aims:
         if self._may_befall(end.process):
             end.lose(frame, "lost with its sender")
             self._crash(end.process, "it was about to send a message")
-        else:
+        elif self._faults.aims_lose:
             self._network.break_before(end, frame, lane)
+        else:
+            end.deliver(frame, lane, self._network.latency())
 
     def _crash_receiver(self, end: End, frame: bytes, lane: int | None) -> None:
         delay = self._network.latency()
@@ -572,8 +579,10 @@ class Aims:
         if self._may_befall(end.process, for_good=True):
             end.lose(frame, "lost")
             self._banish(end.process, 0.0)
-        else:  # it would live on, and its call might wait for ever
+        elif self._faults.aims_lose:  # it would live on, and its call might wait for ever
             self._network.lose(end, frame, lane)
+        else:
+            end.deliver(frame, lane, self._network.latency())
 
     def _hold(self, end: End, frame: bytes, lane: int | None) -> None:
         """It arrives when its sender has a successor."""

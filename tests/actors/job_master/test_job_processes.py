@@ -64,7 +64,7 @@ class Owner(FencedRpcEndpoint[JobMasterId]):
 
     async def start_coordinator(self, kind: CoordinatorKind) -> None:
         services = ClusterServices.create(self.rpc_service, CLUSTER)
-        kinds = CoordinatorProcesses(self, GRAPH, services, "no:driver", lambda: None)
+        kinds = CoordinatorProcesses(self, GRAPH, services, "no:driver", lambda: None, print)
         started: list[CoordinatorID] = []
 
         class Listener(CoordinatorListener):

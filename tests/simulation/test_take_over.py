@@ -1,0 +1,150 @@
+"""A JobMaster that dies at a certain moment: no task is restarted that has not failed, and each
+record is committed once.  In :mod:`tests.simulation.test_streaming_job` they die at any moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from flinkray.actors.job_master.endpoint import JobMaster
+from flinkray.scheduler.checkpoints.messages import AcknowledgeCheckpoint
+from flinkray.scheduler.shared.states import ExecutionState
+from flinkray.scheduler.shared.tasks import TaskDeployments, TaskExecutionState
+from flinkray.testing.simulation import Simulation
+from flinkray.testing.simulation.calls import CallObserver, ObservedCall
+from tests.simulation.streaming_job import StreamingJob
+from tests.simulation.streaming_program import Program
+
+Moment = Callable[[ObservedCall], bool]
+
+
+class SmallJob(StreamingJob):
+    """Some seconds of virtual time."""
+
+    def program(self) -> Program:
+        program = super().program()
+        return replace(program, sources=2, counters=2, splits=4, records=6, longest_pause=0.2)
+
+
+@dataclass
+class Deaths(CallObserver):
+    """At each of some moments, one after the other, a process dies: who makes or serves a call, or
+    else another one."""
+
+    simulation: Simulation
+    moments: list[tuple[str, Moment]]
+    """Each with the kind of the victim."""
+    attempts: dict[int, None] = field(default_factory=dict)
+    """Numbers of those that were deployed."""
+
+    def begins(self, call: ObservedCall) -> None:
+        if call.method == "submit_tasks":
+            deployments = call.arguments[0]
+            assert isinstance(deployments, TaskDeployments)
+            self.attempts.update((task.attempt_number, None) for task in deployments.tasks)
+        if self.moments and self.moments[0][1](call):
+            kind, _ = self.moments.pop(0)
+            there = (call.sender, call.receiver, *self.simulation.processes(kind))
+            self.simulation.crash(next(process for process in there if process.kind == kind))
+
+
+def of(kind: str, method: str) -> Moment:
+    """A call is served by a process of that kind."""
+    return lambda call: call.receiver.kind == kind and call.method == method
+
+
+def a_task_has_finished(call: ObservedCall) -> bool:
+    return of("JobMaster", "tasks_reported")(call) and any(
+        isinstance(report, TaskExecutionState) and report.state is ExecutionState.FINISHED
+        for report in call.arguments[0]
+    )
+
+
+def job_masters(*moments: Moment) -> list[tuple[str, Moment]]:
+    """They die then."""
+    return [("JobMaster", moment) for moment in moments]
+
+
+def after(number: int, moment: Moment) -> Moment:
+    """So many times it was something else."""
+    left = [None] * number
+    return lambda call: moment(call) and not (left and [left.pop()])
+
+
+A_CHECKPOINT = of("StreamCoordinator", "checkpoint_ended")
+MOMENTS = {
+    "a task has finished": [a_task_has_finished],
+    "that a task has finished is noted": [of("SlotPool", "note_finished")],
+    "a checkpoint has ended": [A_CHECKPOINT],
+    "its successor asks what is there": [A_CHECKPOINT, of("SlotPool", "hand_over")],
+    "its successor says what it adopts": [A_CHECKPOINT, of("TaskExecutor", "adopt_slots")],
+    "its successor notes what it has adopted": [A_CHECKPOINT, of("SlotPool", "note")],
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_no_task_is_restarted_when_a_job_master_dies_as(moment: str) -> None:
+    simulation = Simulation(1, nodes=2)
+    deaths = Deaths(simulation, job_masters(*MOMENTS[moment]))
+    simulation.run(SmallJob(simulation, only_masters_die=True, observers=(deaths,)).run())
+    assert not deaths.moments
+    assert [*deaths.attempts] == [0]
+
+
+def test_a_job_that_has_ended_is_taken_over_when_nobody_has_heard_of_its_end() -> None:
+    """There was no Dispatcher to tell it to."""
+    simulation = Simulation(1, nodes=2)
+    last = after(3, a_task_has_finished)
+    moments = [("Dispatcher", last), ("JobMaster", of("SlotPool", "request_heartbeat"))]
+    deaths = Deaths(simulation, moments)
+    simulation.run(SmallJob(simulation, only_masters_die=True, observers=(deaths,)).run())
+    assert not deaths.moments
+    assert [*deaths.attempts] == [0]
+
+
+class FindsItselfReplaced(CallObserver):
+    """A JobMaster, when a checkpoint is acknowledged."""
+
+    is_over = False
+
+    def begins(self, call: ObservedCall) -> None:
+        if isinstance(call.endpoint, JobMaster) and call.method == "tasks_reported":
+            answers = (it for it in call.arguments[0] if isinstance(it, AcknowledgeCheckpoint))
+            if not self.is_over and any(answers):
+                self.is_over = True
+                call.endpoint._checkpoints._replaced("another has its checkpoints")
+
+
+def test_a_job_master_that_finds_itself_replaced_leaves_what_runs_to_its_successor() -> None:
+    """Which need not be there yet."""
+    simulation = Simulation(1, nodes=2)
+    replaced = FindsItselfReplaced()
+    deaths = Deaths(simulation, [])
+    job = SmallJob(simulation, only_masters_die=True, observers=(replaced, deaths))
+    simulation.run(job.run())
+    assert replaced.is_over
+    assert [*deaths.attempts] == [0]
+
+
+A_TASK = ("TaskProcess", of("TaskProcess", "order_checkpoint"))
+THE_SOURCES = ("StreamCoordinator", A_CHECKPOINT)
+RESTARTS = {
+    "tasks are cancelled": (A_TASK, of("TaskExecutor", "cancel_tasks")),
+    "readers are reset": (A_TASK, of("StreamCoordinator", "reset_subtasks")),
+    "the next attempts are noted": (A_TASK, of("SlotPool", "note")),
+    "the next attempts are deployed": (A_TASK, of("TaskExecutor", "submit_tasks")),
+    "the next coordinator is restored": (THE_SOURCES, of("StreamCoordinator", "restore")),
+}
+
+
+@pytest.mark.parametrize("moment", RESTARTS)
+def test_a_restart_goes_on_when_the_job_master_dies_as(moment: str) -> None:
+    """With one more, where the next JobMaster cannot know how far it has come."""
+    simulation = Simulation(1, nodes=2)
+    first, then = RESTARTS[moment]
+    deaths = Deaths(simulation, [first, *job_masters(then)])
+    simulation.run(SmallJob(simulation, observers=(deaths,)).run())
+    assert not deaths.moments
+    assert max(deaths.attempts) <= 2
