@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 import pytest
 
@@ -68,9 +69,9 @@ def job_masters(*moments: Moment) -> list[tuple[str, Moment]]:
 
 
 def after(number: int, moment: Moment) -> Moment:
-    """So many times it was something else."""
-    left = [None] * number
-    return lambda call: moment(call) and not (left and [left.pop()])
+    """That comes again, when it has come so often before."""
+    times = count()
+    return lambda call: moment(call) and next(times) == number
 
 
 A_CHECKPOINT = of("StreamCoordinator", "checkpoint_ended")
