@@ -75,7 +75,7 @@ def after(number: int, moment: Moment) -> Moment:
 
 
 A_CHECKPOINT = of("StreamCoordinator", "checkpoint_ended")
-MOMENTS = {
+MOMENTS: dict[str, list[Moment]] = {
     "a task has finished": [a_task_has_finished],
     "that a task has finished is noted": [of("SlotPool", "note_finished")],
     "a checkpoint has ended": [A_CHECKPOINT],
