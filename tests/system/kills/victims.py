@@ -6,9 +6,11 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
@@ -26,7 +28,7 @@ KINDS = {
     "ResourceManager": 1,
 }
 """Of processes, and how often they are chosen beside others."""
-MASTERS = ("JobMaster", "Dispatcher", "ResourceManager")
+MASTERS = ("JobMaster", "SlotPool", "Dispatcher", "ResourceManager")
 """With which no task ends."""
 PAUSE = (0.0, 3.0)
 """Seconds from one victim to the next."""
@@ -69,6 +71,14 @@ PATTERNS = {"begun": "*/chk-*", "written": "*/*/*", "complete": "*/chk-*/_metada
 MOMENTS = ("any", *PATTERNS)
 
 
+@dataclass(frozen=True)
+class Kill:
+    at: float
+    """Seconds since the epoch."""
+    kind: str
+    process: str
+
+
 class Victims:
     """Chosen one after the other, until so many were killed and so many stopped."""
 
@@ -77,9 +87,10 @@ class Victims:
     ) -> None:
         self._random = random
         self._namespace = namespace
-        self._kinds = kinds
+        self.kinds = kinds
         self._kills, self._stops = kills, stops
         self.killed: Counter[str] = Counter()
+        self.kills: list[Kill] = []
         self.stopped: Counter[str] = Counter()
         self._now_stopped: dict[int, threading.Timer] = {}
         self._lock = threading.Lock()
@@ -102,7 +113,7 @@ class Victims:
 
     def hit_next(self, moments: Moments) -> None:
         """Kill or stop a process, at one of these moments, if it is there."""
-        kind = self._random.choices(self._kinds, [KINDS[kind] for kind in self._kinds])[0]
+        kind = self._random.choices(self.kinds, [KINDS[kind] for kind in self.kinds])[0]
         moment = self._random.choice(MOMENTS)
         kills, stops = self._kills - self.killed.total(), self._stops - self.stopped.total()
         is_kill = self._random.randrange(kills + stops) < kills
@@ -117,8 +128,10 @@ class Victims:
             return
         with suppress(ProcessLookupError):
             if is_kill:
+                at = time.time()
                 kill(victim.pid)
                 self.killed[kind] += 1
+                self.kills.append(Kill(at, kind, victim.name))
                 log.info("kill %d (%s): %s", self.killed.total(), found, _named(victim))
             else:
                 self._stop(victim, found)

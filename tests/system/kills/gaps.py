@@ -1,0 +1,57 @@
+"""How long an output stands still, as its last task sees it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from flinkray.datastream import RuntimeContext
+from flinkray.datastream.functions import MapFunction
+
+LEAST = 0.005
+"""Seconds between two records that are worth a line."""
+
+
+class Gaps(MapFunction[Any, Any]):
+    """Gives on what it gets, and writes down the longest waits for it: when one was over, and how
+    long it was."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._file = self._folder / f"gaps-{runtime_context.get_index_of_this_subtask()}"
+        self._last = time.time()
+
+    def map(self, value: Any) -> Any:
+        now = time.time()
+        if now - self._last > LEAST:
+            with self._file.open("a") as file:
+                file.write(f"{now} {now - self._last}\n")
+        self._last = now
+        return value
+
+
+Gap = tuple[float, float]
+"""When it was over, and how long it was; seconds."""
+
+
+def gaps(folder: Path) -> list[Gap]:
+    """All that were written down."""
+    lines = [
+        line.split() for file in folder.glob("gaps-*") for line in file.read_text().splitlines()
+    ]
+    return [(float(at), float(gap)) for at, gap in lines]
+
+
+def longest(found: Iterable[Gap], begin: float, end: float) -> float:
+    """Of those that were over between these times, or began there."""
+    within = (gap for at, gap in found if at >= begin and at - gap <= end)
+    return max(within, default=LEAST)
+
+
+def quantile(values: Iterable[float], share: float) -> float:
+    of_all = sorted(values)
+    return of_all[min(len(of_all) - 1, int(share * len(of_all)))]

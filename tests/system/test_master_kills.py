@@ -1,0 +1,219 @@
+"""A stream of 10,000 records/s whose masters are killed again and again, elected on a real
+ZooKeeper: its result is right, and its tasks notice nothing.
+
+This takes long and is run on request only: ``FLINKRAY_KILLS=40 FLINKRAY_KILLS_OF=masters
+FLINKRAY_KILLS_SEED=1 pytest --log-cli-level=INFO tests/system/test_master_kills.py``.  It prints
+how soon the next leaders were there, and how long the output stood still.
+
+With the coordinator of the sources the progress of all of them is lost: its job restarts from its
+last checkpoint.  So it is killed in every second job only.  In the others no attempt number grows.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+import flinkray
+from flinkray.client import ClusterClient, JobHandle
+from flinkray.datastream import Configuration, StreamExecutionEnvironment
+from flinkray.scheduler.shared.states import ExecutionState
+from flinkray.testing.waiting import wait_until
+from tests.datastream.numbers import generated
+from tests.datastream.tallies import Tally, by_key, differences, settings
+from tests.system.kills.gaps import Gap, Gaps, gaps, longest, quantile
+from tests.system.kills.leaders import Leaders
+from tests.system.kills.victims import MASTERS, Kill, Moments, Victims
+from tests.system.observer import traces
+from tests.zookeeper_log import transactions
+from tests.zookeeper_server import ZooKeeperServer, why_not
+
+KILLS = int(os.environ.get("FLINKRAY_KILLS", "0"))
+SEED = int(os.environ.get("FLINKRAY_KILLS_SEED", "1"))
+CHOSEN = os.environ.get("FLINKRAY_KILLS_OF", "").split(",")
+
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.kill,
+    pytest.mark.skipif(
+        KILLS == 0 or "masters" not in CHOSEN,
+        reason="FLINKRAY_KILLS says how many, and FLINKRAY_KILLS_OF=masters",
+    ),
+]
+
+log = logging.getLogger(__name__)
+
+CLUSTER_ID = "master-kills"
+NAMESPACE = f"flinkray-{CLUSTER_ID}"
+COORDINATOR = "StreamCoordinator"
+CONFIGURATION = {
+    "taskmanager.numberOfTaskSlots": "2",
+    "taskmanager.cpu.cores": "0.5",
+    "taskmanager.memory": "300m",
+    "restart-strategy.type": "fixed-delay",
+    "restart-strategy.fixed-delay.attempts": "100000",
+    "restart-strategy.fixed-delay.delay": "100 ms",
+    "jobmaster.max-failovers": "100000",
+    "heartbeat.interval": "2 s",
+    "heartbeat.timeout": "20 s",
+    "execution.checkpointing.tolerable-failed-checkpoints": "-1",
+    "high-availability.type": "zookeeper",
+    "high-availability.zookeeper.client.session-timeout": "4 s",
+    "cluster.standby-masters": "1",
+}
+SECONDS, PER_SECOND = 60, 10_000
+"""How long a job runs at least, and records per second."""
+END = 300.0
+"""Seconds within which a job ends that nothing happens to any more, also on a busy machine."""
+AROUND = 2.0
+"""Seconds after a kill in which a gap is taken for its."""
+MODES: tuple[dict[str, str], ...] = (
+    {},
+    {"execution.checkpointing.unaligned.enabled": "true", "state.backend.type": "rocksdb"},
+)
+
+
+@pytest.fixture(scope="module")
+def zookeeper() -> Iterator[ZooKeeperServer]:
+    if reason := why_not():
+        pytest.skip(reason)
+    server = ZooKeeperServer()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture(scope="module")
+def streams(ray_cluster: object, zookeeper: ZooKeeperServer) -> Iterator[ClusterClient]:
+    configuration = {**CONFIGURATION, "high-availability.zookeeper.quorum": zookeeper.hosts}
+    with flinkray.connect(cluster_id=CLUSTER_ID, configuration=configuration) as client:
+        yield client
+
+
+def the_job(streams: ClusterClient) -> JobHandle:
+    def found() -> list[JobHandle]:
+        return [streams.job(it.job_id) for it in streams.list_jobs() if not it.status.is_terminal]
+
+    return wait_until(found, 60, "the job")[0]
+
+
+def started(
+    streams: ClusterClient, mode: dict[str, str], folder: Path, threads: ThreadPoolExecutor
+) -> Future[list[Any]]:
+    """A job that is on its way, and its results to come."""
+    env = StreamExecutionEnvironment.get_execution_environment(cluster=streams)
+    env.configure(Configuration.from_dict({**settings(folder / "checkpoints", "300 ms"), **mode}))
+    env.set_parallelism(2).set_buffer_timeout(10)
+    numbers, of_part = generated(env, SECONDS * PER_SECOND, PER_SECOND, folder)
+    results = by_key(numbers, Tally(of_part, echoes=True)).map(Gaps(folder)).uid("gaps")
+    return threads.submit(lambda: list(results.execute_and_collect()))
+
+
+def all_run(job: JobHandle) -> bool:
+    found = [e.state for v in job.details().vertices for e in v.executions]
+    return bool(found) and all(state is ExecutionState.RUNNING for state in found)
+
+
+def attempts(job: JobHandle) -> set[int]:
+    """The numbers of the last attempts of all tasks."""
+    return {e.attempt_number for v in job.details().vertices for e in v.executions}
+
+
+def kill_while_it_runs(job: JobHandle, ended: Future[Any], folder: Path, victims: Victims) -> None:
+    """As many as are to be killed, or until it has ended."""
+    wait_until(lambda: all_run(job), END, "all tasks to run")  # else they have a second attempt
+    is_over = threading.Event()
+    ended.add_done_callback(lambda _: is_over.set())
+    moments = Moments(folder / "checkpoints", is_over)
+    while not (is_over.wait(victims.pause()) or victims.is_over):
+        victims.hit_next(moments)
+
+
+def told(milliseconds: Sequence[float]) -> str:
+    """A line for people, of seconds."""
+    median, p99 = (quantile(milliseconds, share) * 1e3 for share in (0.5, 0.99))
+    most = max(milliseconds) * 1e3
+    return f"median {median:.0f} ms, p99 {p99:.0f} ms, most {most:.0f} ms, of {len(milliseconds)}"
+
+
+def tell_of_gaps(found: list[Gap], kills: Sequence[Kill]) -> None:
+    """Of the output of one job."""
+    by_kind: dict[str, list[float]] = defaultdict(list)
+    for kill in kills:
+        by_kind[kill.kind].append(longest(found, kill.at, kill.at + AROUND))
+    for kind, of_kind in sorted(by_kind.items()):
+        log.info("longest gap of the output after a kill of a %s: %s", kind, told(of_kind))
+
+
+def tell_of_leaders(leaders: Leaders, kills: Iterable[Kill]) -> None:
+    by_kind: dict[str, list[float]] = defaultdict(list)
+    for kill in kills:
+        confirmed = leaders.next_after(kill.at, kill.process)
+        if confirmed is not None:
+            by_kind[kill.kind].append(confirmed.at - kill.at)
+    for kind, of_kind in sorted(by_kind.items()):
+        log.info("from a kill of a %s that led to the next leader: %s", kind, told(of_kind))
+    log.info(
+        "%d leaders of %d components have written %d times, each in its turn",
+        len(leaders.confirmed),
+        len({it.component for it in leaders.confirmed}),
+        sum(leaders.effects.values()),
+    )
+
+
+@pytest.mark.timeout(900 + 60 * KILLS)
+def test_masters_that_are_killed_at_random_stop_no_task_and_lead_one_after_the_other(
+    streams: ClusterClient, zookeeper: ZooKeeperServer, tmp_path: Path
+) -> None:
+    """E2E-04, HA-20, DI-16: one job after the other, until so many were killed."""
+    random = Random(SEED)
+    chosen = [kind for kind in MASTERS if kind in CHOSEN] or list(MASTERS)
+    victims = Victims(Random(random.random()), NAMESPACE, chosen, KILLS, 0)
+    found: list[Gap] = []
+    jobs = 0
+    with ThreadPoolExecutor() as threads:
+        while not victims.is_over:
+            mode = MODES[jobs // 2 % 2]
+            victims.kinds = [*chosen, COORDINATOR] if jobs % 2 else chosen
+            jobs += 1
+            folder = tmp_path / str(jobs)
+            folder.mkdir()
+            before = len(victims.kills)
+            results = started(streams, mode, folder, threads)
+            handle = the_job(streams)
+            kill_while_it_runs(handle, results, folder, victims)
+            with suppress(TimeoutError):
+                results.result(timeout=END)
+            assert results.done(), f"job {handle.job_id} has not ended in {END:g} s"
+            kills = victims.kills[before:]
+            difference = differences(results.result(), SECONDS * PER_SECOND)
+            numbers = attempts(handle)
+            log.info(
+                "job %d, %s, has ended after %d kills, attempts %s: %s",
+                jobs,
+                handle.job_id,
+                len(kills),
+                sorted(numbers),
+                difference or "right",
+            )
+            tell_of_gaps(gaps(folder), kills)
+            assert not difference
+            assert max(numbers) <= sum(kill.kind == COORDINATOR for kill in kills), kills
+            found += gaps(folder)
+            wait_until(lambda: not traces(handle.job_id), END, "everything of it to be gone")  # noqa: B023
+    log.info("%d jobs ended right after %s", jobs, victims.killed)
+    tell_of_gaps(found, [kill for kill in victims.kills if kill.kind != COORDINATOR])
+    root = f"/flinkray/{CLUSTER_ID}"
+    tell_of_leaders(Leaders(root, transactions(zookeeper.directory)), victims.kills)
