@@ -16,6 +16,7 @@ from flinkray.rpc.gateway import runs_to_completion
 from flinkray.scheduler.checkpoints.messages import CheckpointAborted, CheckpointCompleted
 from flinkray.scheduler.graph.job_graph import JobFile
 from flinkray.scheduler.job.coordinator_events import CoordinatorID
+from flinkray.scheduler.shared.taking_over import JobNotes
 
 STREAM_COORDINATOR_ENDPOINT = "streams"
 
@@ -105,6 +106,8 @@ class AdoptedCoordinator:
     coordinator: CoordinatorID
     restores: int
     """How often it has been restored."""
+    notes: JobNotes | None = None
+    """Which its last JobMaster has left."""
 
 
 @message
@@ -243,6 +246,14 @@ class StreamCoordinatorGateway(RpcGateway):
         Raises:
             CoordinatorReplacedError: it has another owner, or the JobMaster that gives it orders
                 lives.
+        """
+
+    @abstractmethod
+    async def note(self, job_master_id: JobMasterId, notes: JobNotes) -> None:
+        """Keep them for the next JobMaster, as the SlotPool does: the two may die together.
+
+        Raises:
+            CoordinatorReplacedError: another JobMaster gives the orders.
         """
 
     @abstractmethod

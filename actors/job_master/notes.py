@@ -1,16 +1,22 @@
-"""What a JobMaster notes at its SlotPool for the job's next JobMaster, before it acts on it."""
+"""What a JobMaster notes for the job's next one, before it acts on it: at its SlotPool, and at the
+coordinator of the job's sources."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from functools import partial
 
 from flinkray.actors.gateways import SlotPoolGateway
+from flinkray.actors.gateways.stream_coordinator import StreamCoordinatorGateway
 from flinkray.actors.job_master.slot_pool_connection import Call
+from flinkray.core.errors import FlinkRayError, RpcTimeoutError
 from flinkray.core.ids import ExecutionVertexID, JobMasterId
 from flinkray.rpc import FencedRpcEndpoint
 from flinkray.scheduler.shared.taking_over import FinishedTask, JobNotes
+
+log = logging.getLogger(__name__)
 
 _FINISHED_PER_MESSAGE = 2000
 """Tasks, each with its slot: well below the frame size."""
@@ -19,7 +25,8 @@ _FINISHED_PER_MESSAGE = 2000
 class NotesForSuccessor:
     """Lives on the JobMaster's main thread.
 
-    Each pool that replaces a lost one is told all of it first.
+    Each pool that replaces a lost one is told all of it first.  Until then the notes are where the
+    coordinator of the sources is, if the job has one: a JobMaster may die just after its pool.
     """
 
     def __init__(
@@ -33,7 +40,8 @@ class NotesForSuccessor:
         self._number = 0
         """Of the last notes."""
         self._is_acknowledged = True
-        """Whether the last notes are."""
+        """Whether the last notes are, by the pool."""
+        self._second = _SecondCopy(job_master, self._go_on)
         self._waiting: list[asyncio.Future[None]] = []
         """Those of :meth:`acknowledged`, each with a future of its own: all go on in their order,
         and before whoever comes later."""
@@ -43,6 +51,7 @@ class NotesForSuccessor:
         if self._notes is not None and self._notes.graph_id != notes.graph_id:
             self._finished.clear()
         self._notes = notes
+        self._second.keep(notes)
         self._send()
 
     def finished(self, tasks: tuple[FinishedTask, ...]) -> None:
@@ -53,10 +62,14 @@ class NotesForSuccessor:
 
     async def acknowledged(self) -> None:
         """Returns when all notes so far are; who waits first returns first."""
-        if not self._is_acknowledged:
+        if not self._is_kept:
             waiting: asyncio.Future[None] = self._job_master.rpc_service.loop.create_future()
             self._waiting.append(waiting)
             await waiting
+
+    @property
+    def _is_kept(self) -> bool:
+        return self._is_acknowledged and self._second.is_kept
 
     def for_next_pool(self) -> list[Call]:
         """All that it is to be told."""
@@ -77,10 +90,61 @@ class NotesForSuccessor:
         await pool.note(notes)
         if number == self._number:
             self._is_acknowledged = True
+            self._go_on()
+
+    def _go_on(self) -> None:
+        if self._is_kept:
             waiting, self._waiting = self._waiting, []
             for one in waiting:
                 if not one.done():
                     one.set_result(None)
+
+
+class _SecondCopy:
+    """Of the last notes, at the coordinator that they name."""
+
+    def __init__(
+        self, job_master: FencedRpcEndpoint[JobMasterId], on_kept: Callable[[], None]
+    ) -> None:
+        self._job_master = job_master
+        self._on_kept = on_kept
+        self._notes: JobNotes | None = None
+        """The last ones."""
+        self._kept: JobNotes | None = None
+        """The last ones that are there."""
+        self._keeping: asyncio.Task[None] | None = None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the last ones are, or nobody is there who could keep them."""
+        return self._kept is self._notes
+
+    def keep(self, notes: JobNotes) -> None:
+        """Begin."""
+        self._notes = notes
+        if self._keeping is None and notes.source_coordinator is None:
+            self._kept = notes
+        elif self._keeping is None:
+            self._keeping = self._job_master.create_task(self._keep(), "note at the coordinator")
+
+    async def _keep(self) -> None:
+        while (notes := self._notes) is not None and self._kept is not notes:
+            try:
+                await self._send(notes)
+            except RpcTimeoutError as error:  # one that hangs is found out by its heartbeats
+                log.info("the coordinator of the sources is told its notes again: %s", error)
+                continue
+            except FlinkRayError as error:
+                log.info("the coordinator of the sources keeps no notes: %s", error)
+            self._kept = notes
+        self._keeping = None
+        self._on_kept()
+
+    async def _send(self, notes: JobNotes) -> None:
+        place = notes.source_coordinator
+        if place is not None:
+            coordinator = await self._job_master.connect(place.address, StreamCoordinatorGateway)
+            await coordinator.note(self._job_master.fencing_token, notes)
 
 
 def _told_in_parts(tasks: tuple[FinishedTask, ...]) -> list[Call]:

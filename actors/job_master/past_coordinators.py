@@ -9,6 +9,7 @@ from flinkray.actors.coordinators.process import ConnectedCoordinator
 from flinkray.actors.coordinators.stream_coordinator_process import StreamCoordinatorProcess
 from flinkray.actors.gateways.stream_coordinator import (
     STREAM_COORDINATOR_ENDPOINT,
+    AdoptedCoordinator,
     CoordinatorReplacedError,
     stream_coordinators_of_job,
 )
@@ -17,7 +18,7 @@ from flinkray.core.ids import JobID, JobMasterId
 from flinkray.rpc import FencedRpcEndpoint
 from flinkray.rpc.spec import split_address
 from flinkray.scheduler.job.coordinator_events import CoordinatorID
-from flinkray.scheduler.shared.taking_over import SourceCoordinatorPlace
+from flinkray.scheduler.shared.taking_over import JobNotes, SourceCoordinatorPlace
 
 log = logging.getLogger(__name__)
 
@@ -55,11 +56,24 @@ class PastCoordinators:
         Args:
             patience: seconds for which it may take its last JobMaster for alive.
         """
+        found = await self._adopt(place.address, place.owner, patience)
+        if found is None:
+            return None
+        connected, adopted = found
+        if adopted.coordinator.attempt_number != place.attempt_number:
+            log.warning("job %s: %s is not the noted one", self._job_id, adopted.coordinator)
+            return None
+        known = replace(place, restores=adopted.restores)
+        return Adopted(adopted.coordinator, known, connected)
+
+    async def _adopt(
+        self, address: str, owner: JobMasterId, patience: float
+    ) -> tuple[ConnectedCoordinator, AdoptedCoordinator] | None:
         clock = self._job_master.clock
         deadline = clock.monotonic() + patience
         while True:
             try:
-                connected, adopted = await self._process.adopt(place.address, place.owner)
+                return await self._process.adopt(address, owner)
             except CoordinatorReplacedError as error:
                 if clock.monotonic() < deadline:
                     await self._job_master.rpc_service.pause(_ADOPTION_PAUSE)
@@ -71,30 +85,45 @@ class PastCoordinators:
                     "job %s: the coordinator of its sources is lost: %s", self._job_id, error
                 )
                 return None
-            if adopted.coordinator.attempt_number != place.attempt_number:
-                log.warning("job %s: %s is not the noted one", self._job_id, adopted.coordinator)
-                return None
-            known = replace(place, restores=adopted.restores)
-            return Adopted(adopted.coordinator, known, connected)
+
+    async def notes(self, patience: float) -> JobNotes | None:
+        """The last ones, which died with the SlotPool; None: nobody has them for certain.
+
+        A coordinator that was restored since then was restored by a JobMaster that had others.
+        """
+        found: list[JobNotes] = []
+        for name, owner in await self._all():
+            there = await self._adopt(_address(name), owner, patience)
+            if there is not None and there[1].notes is not None:
+                notes, place = there[1].notes, there[1].notes.source_coordinator
+                if place is not None and there[1].restores <= notes.restores:
+                    found.append(notes)
+        return found[0] if len(found) == 1 else None
+
+    async def _all(self) -> list[tuple[str, JobMasterId]]:
+        """Their processes, and who has started them."""
+        prefix = stream_coordinators_of_job(self._job_id)
+        names = await self._job_master.rpc_service.process_names(prefix)
+        return [(name, JobMasterId.from_hex(name.removeprefix(prefix))) for name in names]
 
     async def end_others(self, adopted: Adopted | None) -> None:
         """Those that nobody has taken over, and that have no JobMaster which lives, end."""
-        service, token = self._job_master.rpc_service, self._job_master.fencing_token
-        prefix = stream_coordinators_of_job(self._job_id)
         kept = None if adopted is None else split_address(adopted.place.address)[0]
-        for name in await service.process_names(prefix):
-            owner = JobMasterId.from_hex(name.removeprefix(prefix))
-            if name != kept and owner != token:
+        for name, owner in await self._all():
+            if name != kept and owner != self._job_master.fencing_token:
                 await self._end(name, owner)
 
     async def _end(self, name: str, owner: JobMasterId) -> None:
         master = self._job_master
         try:
-            address = f"{name}/{STREAM_COORDINATOR_ENDPOINT}"
-            connected, _ = await self._process.adopt(address, owner)
+            connected, _ = await self._process.adopt(_address(name), owner)
             await connected.stop()
         except CoordinatorReplacedError as error:
             log.info("%s goes on: %s", name, error)
         except FlinkRayError as error:
             log.info("%s is killed: %s", name, error)
             await master.rpc_service.kill(name)
+
+
+def _address(process: str) -> str:
+    return f"{process}/{STREAM_COORDINATOR_ENDPOINT}"

@@ -84,7 +84,7 @@ class Reconciliation:
             timeout: seconds.
         """
         for place in places:
-            if place.resource_id not in self._reports:
+            if place.resource_id not in self._reports and place.resource_id not in self._expected:
                 self._expect(place)
         if self._expected:
             self._all_there = self._job_master.rpc_service.loop.create_future()

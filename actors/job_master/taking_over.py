@@ -95,11 +95,14 @@ class TakingOver:
             steps.timed("checkpoints", self._recovered(recover)), "recover the checkpoints"
         )
         left = await steps.timed("SlotPools", self._slots.left_by_past_job_masters())
+        if left.notes is None and self._graph.has_stream_sources:
+            notes = await steps.timed("notes", self._past_coordinators.notes(self._patience))
+            left = replace(left, notes=notes)
         adopting = self._job_master.create_task(
             steps.timed("coordinator", self._adopted(left.notes)), "adopt the coordinator"
         )
         if left.notes is not None:
-            places, patience = left.task_executors, self._patience
+            places, patience = (*left.task_executors, *left.notes.task_executors), self._patience
             await steps.timed("reports", self._reconciliation.all_reported(places, patience))
         adopted, begun = await adopting, await recovering
         if begun is not None:

@@ -44,6 +44,7 @@ from flinkray.ha.entries import decode_entry, encode_entry
 from flinkray.rpc import RpcEndpoint, RpcService, TimerHandle
 from flinkray.scheduler.checkpoints.messages import CheckpointAborted, CheckpointCompleted
 from flinkray.scheduler.job.coordinator_events import CoordinatorFailure
+from flinkray.scheduler.shared.taking_over import JobNotes
 from flinkray.spark.user_code import load_function
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.sources.enumerator_state import EnumeratorState
@@ -92,6 +93,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         """Of source tasks, the latest that was heard of."""
         self._coordinator = arguments.coordinator
         self._failure: CoordinatorFailure | None = None
+        self._notes: JobNotes | None = None
         self._cleaned_up: asyncio.Task[None] | None = None
         self._printed = PrintedLines(rpc_service, arguments.coordinator.attempt_number)
         self._place: CollectorPlace | None = None
@@ -131,7 +133,11 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
             self._begin_to_watch()
             if self._failure is not None:
                 self.create_task(self._report(self._failure), "report a failure")
-        return AdoptedCoordinator(self._coordinator, self._restores)
+        return AdoptedCoordinator(self._coordinator, self._restores, self._notes)
+
+    async def note(self, job_master_id: JobMasterId, notes: JobNotes) -> None:
+        self._refuse_other_leaders(job_master_id)
+        self._notes = notes
 
     async def _refuse_while_led(self, successor: JobMasterId) -> None:
         leader, watch = self._leader, self._watch

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 
 from flinkray.scheduler.execution.execution_graph import ExecutionGraph
 from flinkray.scheduler.job.transition_loop import Steps
 from flinkray.scheduler.job.transitions import ResetRegions, SendDeployments
+from flinkray.scheduler.shared.slots import WorkerLocation
 from flinkray.scheduler.shared.taking_over import (
     NOT_DEPLOYED,
     JobNotes,
@@ -77,4 +79,13 @@ class JobNotebook:
             graph.restores,
             self.source_coordinator,
             self._takeovers,
+            tuple(self._task_executors()),
         )
+
+    def _task_executors(self) -> Iterable[WorkerLocation]:
+        """Other jobs are deployed in many parts, and would note them all with each."""
+        if not self._graph.job_graph.has_stream_sources:
+            return ()
+        slots = (subtask.current.slot for subtask in self._graph.subtasks)
+        places = (slot.location for slot in slots if slot is not None)
+        return {place.resource_id: place for place in places}.values()

@@ -50,6 +50,8 @@ class JobNotes:
     None in its place, too, if it cannot be reached."""
     takeovers: int = 0
     """How many JobMasters have taken the execution graph over."""
+    task_executors: tuple[WorkerLocation, ...] = ()
+    """Of a job with stream sources, those that have, or are sent, its present attempts."""
 
 
 @message

@@ -56,10 +56,11 @@ def attempts(job: JobHandle) -> set[int]:
     return {e.attempt_number for v in job.details().vertices for e in v.executions}
 
 
-def kill_job_master(cluster: ThreadedCluster, job: JobHandle) -> None:
-    """And wait until the next one has taken over."""
+def kill_job_master(cluster: ThreadedCluster, job: JobHandle, *others: str) -> None:
+    """After these, and wait until the next one has taken over."""
     begun = job.details().status_timestamps[JobStatus.RUNNING.name]
-    cluster.crash("JobMaster")
+    for kind in (*others, "JobMaster"):
+        cluster.crash(kind)
     wait_until(lambda: is_taken_over(job, begun), 60, "the next JobMaster")
 
 
@@ -106,16 +107,31 @@ def test_a_checkpoint_that_was_under_way_holds_nothing_up(
             asked.result()
 
 
+def test_tasks_run_on_when_their_job_master_dies_with_its_slot_pool(
+    cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    """The coordinator of the sources has the notes, too, and hands on those of the next one."""
+    program = HalfWay(cluster.client, tmp_path / "program")
+    program.take_checkpoints()
+    for _ in range(2):
+        kill_job_master(cluster, program.job, "SlotPool")
+        assert attempts(program.job) == {0}
+        failures = [entry.text for entry in program.job.details().exceptions]
+        assert not [text for text in failures if "begins from its last checkpoint" in text]
+        program.take_checkpoints()
+    program.go_on()
+    assert is_right(list(program.results))
+
+
 def test_without_the_notes_of_the_last_job_master_the_job_begins_from_its_checkpoint(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
-    """They died with its SlotPool."""
+    """They died with its SlotPool and the coordinator of its sources."""
     program = HalfWay(cluster.client, tmp_path / "program")
     program.take_checkpoints()
-    begun = program.job.details().status_timestamps[JobStatus.RUNNING.name]
-    cluster.crash("SlotPool")
-    cluster.crash("JobMaster")
-    wait_until(lambda: is_taken_over(program.job, begun), 60, "the next JobMaster")
+    kill_job_master(cluster, program.job, "SlotPool", "StreamCoordinator")
+    failures = [entry.text for entry in program.job.details().exceptions]
+    assert [text for text in failures if "begins from its last checkpoint" in text]
     program.go_on()
     assert is_right(list(program.results))
     coordinators = [name for name in cluster.mini.processes() if "StreamCoordinator" in name]

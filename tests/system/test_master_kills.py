@@ -31,7 +31,7 @@ from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.testing.waiting import wait_until
 from tests.datastream.numbers import generated
 from tests.datastream.tallies import Tally, by_key, differences, settings
-from tests.system.kills.gaps import Gap, Gaps, gaps, longest, quantile
+from tests.system.kills.gaps import Gap, Gaps, gaps, longest, quantile, starts
 from tests.system.kills.leaders import Leaders
 from tests.system.kills.victims import MASTERS, Kill, Moments, Victims
 from tests.system.observer import traces
@@ -201,16 +201,19 @@ def test_masters_that_are_killed_at_random_stop_no_task_and_lead_one_after_the_o
             difference = differences(results.result(), SECONDS * PER_SECOND)
             numbers = attempts(handle)
             log.info(
-                "job %d, %s, has ended after %d kills, attempts %s: %s",
+                "job %d, %s, has ended after %d kills, attempts %s, begun %s times: %s",
                 jobs,
                 handle.job_id,
                 len(kills),
                 sorted(numbers),
+                starts(folder),
                 difference or "right",
             )
             tell_of_gaps(gaps(folder), kills)
             assert not difference
-            assert max(numbers) <= sum(kill.kind == COORDINATOR for kill in kills), kills
+            restarts = sum(kill.kind == COORDINATOR for kill in kills)
+            assert max(numbers) <= restarts, kills
+            assert max(starts(folder)) <= 1 + restarts, kills
             found += gaps(folder)
             wait_until(lambda: not traces(handle.job_id), END, "everything of it to be gone")  # noqa: B023
     log.info("%d jobs ended right after %s", jobs, victims.killed)

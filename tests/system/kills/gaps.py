@@ -24,6 +24,8 @@ class Gaps(MapFunction[Any, Any]):
     def open(self, runtime_context: RuntimeContext) -> None:
         self._file = self._folder / f"gaps-{runtime_context.get_index_of_this_subtask()}"
         self._last = time.time()
+        with self._file.with_name(f"began-{self._file.name}").open("a") as file:
+            file.write(f"{self._last}\n")
 
     def map(self, value: Any) -> Any:
         now = time.time()
@@ -32,6 +34,11 @@ class Gaps(MapFunction[Any, Any]):
                 file.write(f"{now} {now - self._last}\n")
         self._last = now
         return value
+
+
+def starts(folder: Path) -> list[int]:
+    """How many attempts of each subtask have begun, of whatever execution graph."""
+    return [len(file.read_text().splitlines()) for file in folder.glob("began-*")]
 
 
 Gap = tuple[float, float]
