@@ -177,7 +177,7 @@ def tell_of_leaders(leaders: Leaders, kills: Iterable[Kill]) -> None:
 def test_masters_that_are_killed_at_random_stop_no_task_and_lead_one_after_the_other(
     streams: ClusterClient, zookeeper: ZooKeeperServer, tmp_path: Path
 ) -> None:
-    """E2E-04, HA-20, DI-16: one job after the other, until so many were killed."""
+    """E2E-04, HA-27, HA-29, DI-16: one job after the other, until so many were killed."""
     random = Random(SEED)
     chosen = [kind for kind in MASTERS if kind in CHOSEN] or list(MASTERS)
     victims = Victims(Random(random.random()), NAMESPACE, chosen, KILLS, 0)

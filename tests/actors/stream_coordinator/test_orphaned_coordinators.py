@@ -17,11 +17,12 @@ from flinkray.actors.gateways.stream_coordinator import (
 )
 from flinkray.actors.stream_coordinator.endpoint import StreamCoordinator
 from flinkray.core.errors import FlinkRayError
-from flinkray.core.ids import JobID, JobMasterId
+from flinkray.core.ids import ExecutionGraphID, JobID, JobMasterId
 from flinkray.rpc import EndpointSpec, LocalNetwork, LocalRpcService
 from flinkray.scheduler.checkpoints.messages import CheckpointCompleted
 from flinkray.scheduler.job.coordinator_events import CoordinatorID, CoordinatorKind
 from flinkray.scheduler.shared.states import JobStatus
+from flinkray.scheduler.shared.taking_over import JobNotes
 from flinkray.testing import TestingGateway
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.actors.resource_cluster import number
@@ -83,9 +84,11 @@ async def test_takes_orders_of_the_job_master_that_has_adopted_it_last() -> None
     around = Surroundings()
     coordinator = await around.start()
     await coordinator.restore(FIRST, RestoredCoordinators(3, 0, ()))
+    notes = JobNotes(number(ExecutionGraphID, 1), (), b"", 3)
+    await coordinator.note(FIRST, notes)
     around.begin(SECOND)
     for _ in range(2):  # the answer may be lost
-        assert await adopted(coordinator, SECOND) == AdoptedCoordinator(ENUMERATORS, 3)
+        assert await adopted(coordinator, SECOND) == AdoptedCoordinator(ENUMERATORS, 3, notes)
 
     await coordinator.request_heartbeat(SECOND)
     assert await coordinator.snapshot(SECOND, 1, "nowhere") == ()
@@ -99,6 +102,8 @@ async def test_takes_orders_of_the_job_master_that_has_adopted_it_last() -> None
         await coordinator.reset_subtasks(FIRST, 0, {})
     with pytest.raises(CoordinatorReplacedError):
         await coordinator.checkpoint_ended(FIRST, CheckpointCompleted(1))
+    with pytest.raises(CoordinatorReplacedError):
+        await coordinator.note(FIRST, notes)
     with pytest.raises(CoordinatorReplacedError):
         await coordinator.stop(FIRST)
     assert await coordinator.report_watermark(FIRST, "group", "member", 7) == 7

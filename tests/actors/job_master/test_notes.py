@@ -1,0 +1,96 @@
+"""What a JobMaster notes is with two others before it is acted on, as far as both are there."""
+
+from __future__ import annotations
+
+import asyncio
+
+from flinkray.actors.gateways import SlotPoolGateway
+from flinkray.actors.gateways.stream_coordinator import StreamCoordinatorGateway
+from flinkray.actors.job_master.notes import NotesForSuccessor
+from flinkray.actors.job_master.slot_pool_connection import Call
+from flinkray.core.errors import RpcTimeoutError
+from flinkray.core.ids import ExecutionGraphID, JobMasterId
+from flinkray.rpc import FencedRpcEndpoint, LocalNetwork, LocalRpcService
+from flinkray.scheduler.shared.taking_over import JobNotes, SourceCoordinatorPlace
+from flinkray.testing import TestingGateway
+from flinkray.testing.virtual_time import on_virtual_time
+from tests.actors.resource_cluster import number
+
+TOKEN = number(JobMasterId, 1)
+
+
+class Noting:
+    """A JobMaster whose SlotPool answers at once, and whose coordinator answers when it may."""
+
+    def __init__(self) -> None:
+        self.network = network = LocalNetwork()
+        service = LocalRpcService("JobMaster", network)
+        self.job_master = FencedRpcEndpoint[JobMasterId](service, "jobmaster", TOKEN)
+        self.job_master.start()
+        pool = TestingGateway(SlotPoolGateway, TOKEN).on(SlotPoolGateway.note).returning(None)
+        pool.start(LocalRpcService("SlotPool", network), "slotpool")
+        self.pool = pool
+        self.may_answer = asyncio.Event()
+        self.refuses: list[Exception] = []
+        self.kept: list[JobNotes] = []
+        self.coordinator = TestingGateway(StreamCoordinatorGateway)
+        self.coordinator.on(StreamCoordinatorGateway.note).calling(self._keep)
+        self.coordinator.start(LocalRpcService("StreamCoordinator", network), "streams")
+        self.notes = NotesForSuccessor(self.job_master, self._tell)
+
+    def _tell(self, call: Call) -> None:
+        async def tell() -> None:
+            address = self.pool.address
+            await call(await self.job_master.connect(address, SlotPoolGateway, TOKEN))
+
+        self.job_master.create_task(tell(), "tell the SlotPool")
+
+    async def _keep(self, token: JobMasterId, notes: JobNotes) -> None:
+        await self.may_answer.wait()
+        if self.refuses:
+            raise self.refuses.pop(0)
+        self.kept.append(notes)
+
+    def of(self, restores: int, *, coordinated: bool = True) -> JobNotes:
+        place = SourceCoordinatorPlace(0, TOKEN, self.coordinator.address)
+        graph = number(ExecutionGraphID, 1)
+        return JobNotes(graph, (), b"", restores, place if coordinated else None)
+
+    async def is_acknowledged(self) -> bool:
+        """Within a second."""
+        waiting = asyncio.ensure_future(self.notes.acknowledged())
+        await asyncio.wait([waiting], timeout=1)
+        return waiting.done()
+
+
+@on_virtual_time
+async def test_notes_are_acknowledged_when_pool_and_coordinator_have_the_last_ones() -> None:
+    noting = Noting()
+    for restores in (1, 2, 3):
+        noting.notes.note(noting.of(restores))
+    assert not await noting.is_acknowledged()
+    noting.may_answer.set()
+    assert await noting.is_acknowledged()
+    assert noting.kept[-1].restores == 3
+
+
+@on_virtual_time
+async def test_nobody_waits_for_a_coordinator_that_is_not_there() -> None:
+    noting = Noting()
+    noting.notes.note(noting.of(1, coordinated=False))
+    assert await noting.is_acknowledged()
+    noting.network.kill("StreamCoordinator")
+    noting.notes.note(noting.of(2))
+    assert await noting.is_acknowledged()
+    assert noting.kept == []
+
+
+@on_virtual_time
+async def test_a_coordinator_that_has_not_answered_is_told_again() -> None:
+    """It may have notes of before, and must not hand over those."""
+    noting = Noting()
+    noting.may_answer.set()
+    noting.refuses.append(RpcTimeoutError("no answer"))
+    noting.notes.note(noting.of(1))
+    assert await noting.is_acknowledged()
+    assert [notes.restores for notes in noting.kept] == [1]
