@@ -106,6 +106,8 @@ class AdoptedCoordinator:
     coordinator: CoordinatorID
     restores: int
     """How often it has been restored."""
+    has_readers: bool
+    """Whether any task has asked it for splits since then."""
     notes: JobNotes | None = None
     """Which its last JobMaster has left."""
 

@@ -63,7 +63,7 @@ class PastCoordinators:
         if adopted.coordinator.attempt_number != place.attempt_number:
             log.warning("job %s: %s is not the noted one", self._job_id, adopted.coordinator)
             return None
-        known = replace(place, restores=adopted.restores)
+        known = replace(place, restores=adopted.restores, has_readers=adopted.has_readers)
         return Adopted(adopted.coordinator, known, connected)
 
     async def _adopt(

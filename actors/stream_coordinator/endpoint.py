@@ -133,7 +133,8 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
             self._begin_to_watch()
             if self._failure is not None:
                 self.create_task(self._report(self._failure), "report a failure")
-        return AdoptedCoordinator(self._coordinator, self._restores, self._notes)
+        has_readers = bool(self._attempts)
+        return AdoptedCoordinator(self._coordinator, self._restores, has_readers, self._notes)
 
     async def note(self, job_master_id: JobMasterId, notes: JobNotes) -> None:
         self._refuse_other_leaders(job_master_id)

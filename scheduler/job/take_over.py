@@ -4,7 +4,7 @@ JobMaster and the reports of the TaskExecutors (``docs/design/0051-taking-over.m
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flinkray.core.ids import (
@@ -272,9 +272,10 @@ class TakeOver:
                     self._add(plan, ordinal, found, report.location, slots, agreed)
                     plan.max_parallelism[found.vertex.vertex_id] = found.vertex.max_parallelism
         self._add_finished(plan, finished, seen)
-        self._add_missing(plan, seen)
-        in_use = {attempt.slot.allocation_id for attempt in plan.running}
         there = {report.location.resource_id for report in reports}
+        if seen or not self._nothing_was_sent(there):
+            self._add_missing(plan, seen)
+        in_use = {attempt.slot.allocation_id for attempt in plan.running}
         plan.free = [
             slot
             for report in reports
@@ -422,6 +423,20 @@ class TakeOver:
                 plan.ended.append(EndedAttempt(ordinal, task.slot, task.state))
 
     # --- what is not there ------------------------------------------------------------------------
+
+    def _nothing_was_sent(self, there: Collection[ResourceID]) -> bool:
+        """The last JobMaster has died after it had noted that all tasks are deployed, and before it
+        had them deployed: if no TaskExecutor that it could have told, and they take nothing of it
+        any more, has any, and no source has begun, then they can be deployed as they are noted."""
+        place, places = self._notes.source_coordinator, self._notes.task_executors
+        return (
+            place is not None
+            and not place.has_readers
+            and place.restores == self._notes.restores
+            and bool(places)
+            and all(task_executor.resource_id in there for task_executor in places)
+            and all(number and not number & NOT_DEPLOYED for number in self._noted)
+        )
 
     def _add_missing(self, plan: TakeOverPlan, seen: Mapping[int, None]) -> None:
         """A region is deployed as a whole, so that a part of one that was not is missing, too."""

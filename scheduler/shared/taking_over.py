@@ -24,6 +24,8 @@ class SourceCoordinatorPlace:
     restores: int | None = None
     """How often it has been restored, as it says itself when the next JobMaster reaches it; None:
     nobody has asked it yet."""
+    has_readers: bool = True
+    """Whether any task has asked it for splits since then, as it says itself."""
 
 
 NOT_DEPLOYED = 1 << 31

@@ -88,7 +88,9 @@ async def test_takes_orders_of_the_job_master_that_has_adopted_it_last() -> None
     await coordinator.note(FIRST, notes)
     around.begin(SECOND)
     for _ in range(2):  # the answer may be lost
-        assert await adopted(coordinator, SECOND) == AdoptedCoordinator(ENUMERATORS, 3, notes)
+        assert await adopted(coordinator, SECOND) == AdoptedCoordinator(
+            ENUMERATORS, 3, False, notes
+        )
 
     await coordinator.request_heartbeat(SECOND)
     assert await coordinator.snapshot(SECOND, 1, "nowhere") == ()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from flinkray.core.ids import ExecutionGraphID, JobMasterId
 from flinkray.scheduler.elastic.elastic_job_scheduler import ElasticJobScheduler
 from flinkray.scheduler.graph.job_graph import (
@@ -195,6 +197,43 @@ def test_what_was_noted_and_never_came_is_missing_and_its_number_is_not_used_aga
     tasks.tell("slot_events", ())
     assert tasks.states() == "a1:FAILED#0"
     assert tasks.deployed(tasks.restart()) == "a1#1"
+
+
+def noted_and_not_sent(**says: object) -> TakenOverJob:
+    """A stream job whose JobMaster has died then; *says*: what the coordinator of its sources says
+    otherwise than that it is as it was noted, and that no task has asked it for anything."""
+    place = SourceCoordinatorPlace(0, JobMasterId.generate(), "sources", 0, has_readers=False)
+    graph = job(vertices=[stream_vertex("a", 2)], restart_strategy=RESTARTS)
+    tasks = TakenOverJob(graph)
+    tasks.tell("start")
+    tasks.carried_out = 1  # the notes
+    tasks.give()
+    assert tasks.notes is not None
+    tasks.notes = replace(tasks.notes, source_coordinator=replace(place, **says))  # type: ignore[arg-type]
+    return tasks
+
+
+def test_what_was_noted_and_not_sent_is_deployed_as_it_was_noted() -> None:
+    """No source has begun, and no TaskExecutor that could have been told has anything."""
+    tasks = noted_and_not_sent()
+    tasks.next_job_master()
+    deployed = tasks.deployed(tasks.take_over()) or tasks.deployed(tasks.give())
+    assert deployed == "a1#0 a2#0"
+    assert tasks.scheduler.exceptions() == ()
+
+
+@pytest.mark.parametrize("says", [{"has_readers": True}, {"restores": 1}])
+def test_what_was_noted_is_missing_if_a_source_may_have_begun(says: dict[str, object]) -> None:
+    tasks = noted_and_not_sent(**says)
+    tasks.replace_job_master()
+    assert "no TaskExecutor has reported it" in tasks.scheduler.exceptions()[0].text
+
+
+def test_what_was_noted_is_missing_if_a_task_executor_does_not_say_whether_it_has_it() -> None:
+    tasks = noted_and_not_sent()
+    tasks.next_job_master()
+    tasks.take_over(tasks.reports()[1:])
+    assert "no TaskExecutor has reported it" in tasks.scheduler.exceptions()[0].text
 
 
 def test_a_task_of_a_lower_number_is_cancelled() -> None:

@@ -88,7 +88,13 @@ class TakeOverCheckpointsMachine(CheckpointedTasksMachine):
         place = None if notes is None else notes.source_coordinator
         if place is None or self.there is None or place.attempt_number != self.there.attempt_number:
             return None
-        return replace(place, restores=self.restores)
+        assert notes is not None
+        has_readers = any(
+            deployment.restores == self.restores
+            for attempt_id, deployment in self.tasks.deployments.items()
+            if attempt_id.graph_id == notes.graph_id
+        )
+        return replace(place, restores=self.restores, has_readers=has_readers)
 
     def attempt(self, name: str, subtask: int, number: int) -> ExecutionAttemptID:
         assert self.tasks.notes is not None
