@@ -22,7 +22,9 @@ from flinkray.datastream import Configuration, StreamExecutionEnvironment
 from flinkray.rpc import RayRpcService
 from flinkray.testing.waiting import wait_until
 from tests.datastream.tallies import expected, newest, settings, tallies
+from tests.system.kills.leaders import Leaders
 from tests.system.observer import kill, live_actors
+from tests.zookeeper_log import transactions
 from tests.zookeeper_server import ZooKeeperServer, why_not
 
 pytestmark = [pytest.mark.ray, pytest.mark.kill]
@@ -129,10 +131,10 @@ def begin(streams: ClusterClient, count: int, tmp_path: Path) -> Iterator[object
 
 
 def test_standbys_take_over_from_killed_masters_while_a_job_runs(
-    streams: ClusterClient, znodes: KazooClient, tmp_path: Path
+    streams: ClusterClient, zookeeper: ZooKeeperServer, znodes: KazooClient, tmp_path: Path
 ) -> None:
     """HA-27, HA-28, HA-29, DI-16: clients that wait go on waiting, and are answered by the next
-    Dispatcher."""
+    Dispatcher.  No task is restarted."""
     for component in COMPONENTS:
         wait_until(partial(all_are_there, znodes, component), 60, "one that stands by")
     results = begin(streams, 20_000, tmp_path)
@@ -145,11 +147,15 @@ def test_standbys_take_over_from_killed_masters_while_a_job_runs(
     assert set(results) == expected(20_000)
     (job,) = streams.list_jobs()
     assert job.status.name == "FINISHED"
+    vertices = streams.job(job.job_id).details().vertices
+    assert {e.attempt_number for v in vertices for e in v.executions} == {0}
     wait_until(lambda: set(znodes.get_children(f"{ZNODE}/leader")) == {*COMPONENTS}, 60, "no more")
+    leaders = Leaders(ZNODE, transactions(zookeeper.directory))
+    assert len(leaders.confirmed) >= len(COMPONENTS) * 2 + 2  # and two JobMasters
 
 
 def test_leaders_that_were_stopped_for_longer_than_their_sessions_change_nothing_and_end(
-    streams: ClusterClient, znodes: KazooClient, tmp_path: Path
+    streams: ClusterClient, zookeeper: ZooKeeperServer, znodes: KazooClient, tmp_path: Path
 ) -> None:
     """DI-17, HA-29: while they are stopped, their successors see to the deaths of a JobMaster and
     of a TaskProcess.  When they go on, they learn of them, too, and must leave them alone."""
@@ -181,6 +187,7 @@ def test_leaders_that_were_stopped_for_longer_than_their_sessions_change_nothing
     assert pids_of("TaskExecutor") == workers
     for info, component in zip(streams.cluster_overview().masters, COMPONENTS, strict=True):
         assert (info.leader, info.standbys) == (after[component], (before[component],))
+    Leaders(ZNODE, transactions(zookeeper.directory))  # and nobody else has written
 
 
 def pids_of(kind: str) -> list[int]:
