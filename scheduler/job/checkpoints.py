@@ -291,7 +291,9 @@ class Checkpoints(NoCheckpoints):
         running = [
             subtask.current.attempt_id
             for subtask in self._graph.subtasks
-            if subtask.current.slot is not None and not subtask.current.state.is_terminal
+            if subtask.current.slot is not None
+            and not subtask.current.state.is_terminal
+            and subtask.current.attempt_id not in transition.ended
         ]
         actions = self._coordinator.take_over(transition.restores, transition.begun, running, now)
         return self._steps(actions)

@@ -752,7 +752,8 @@ class JobScheduler:
         finished, failed = plan.ends
         if finished:
             steps.append(t.TasksReported(finished))
-        steps.append(t.CheckpointsAdopted(restores, transition.begun_checkpoints))
+        unheard = {state.attempt_id for state in failed}
+        steps.append(t.CheckpointsAdopted(restores, transition.begun_checkpoints, unheard))
         if new:
             steps.append(t.RestoreState(new, ()))
         awaiting = tuple(

@@ -6,7 +6,7 @@ Regions are known by their indices, subtasks by their current attempts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from flinkray.checkpoint.handles import StateLocation
@@ -315,6 +315,8 @@ class CheckpointsAdopted(Transition):
     """How often it had restored the operators' coordinators."""
     begun: Mapping[int, str]
     """Those that it has begun and that are not complete, with the directory of each."""
+    ended: Collection[ExecutionAttemptID]
+    """Attempts that have failed unheard, and are told next: nobody is there to be told of any."""
 
 
 # --- regions --------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.scheduler.shared.taking_over import JobNotes, SourceCoordinatorPlace
 from flinkray.scheduler.shared.tasks import TaskDeployment
 from tests.scheduler.builders import id_of, only
-from tests.scheduler.job.checkpointed_job import CheckpointedJob
+from tests.scheduler.job.checkpointed_job import CheckpointedJob, checkpointed_graph
 from tests.scheduler.job.taken_over_job import TakenOverJob
 from tests.scheduler.job.test_job_scheduler_checkpoints_stateful import (
     CHOICES,
@@ -59,6 +59,20 @@ class TakenOverCheckpointedJob(TakenOverJob, CheckpointedJob):
 
     def reached(self, notes: JobNotes | None) -> JobNotes | None:
         return None if notes is None else replace(notes, source_coordinator=self.place())
+
+
+def test_an_attempt_that_has_failed_unheard_is_told_of_no_checkpoint() -> None:
+    """It is one of those that were deployed, and the next JobMaster hears of its end last."""
+    tasks = TakenOverCheckpointedJob(checkpointed_graph())
+    tasks.place = lambda: SourceCoordinatorPlace(0, OWNER, "sources", restores=0)
+    tasks.run()
+    tasks.trigger()
+    ended = tasks.attempt("a1")
+    tasks.happens([ended], ExecutionState.FAILED, "unheard")
+    tasks.next_job_master()
+    actions = tasks.take_over(begun_checkpoints={1: "/chk-1"})
+    told = {attempt for order in only(actions, OrderCheckpoint) for attempt in order.attempts}
+    assert told == set(tasks.tasks) - {ended}
 
 
 class TakeOverCheckpointsMachine(CheckpointedTasksMachine):
