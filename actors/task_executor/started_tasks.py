@@ -99,7 +99,8 @@ class _Graph:
         )
         state = task.state if end is None else end.state
         is_stopping = task.stops_with is not None
-        self.tasks.append(ReportedTask(deployment, state, end, is_stopping))
+        awaits = None if task.awaits is None else task.awaits.after
+        self.tasks.append(ReportedTask(deployment, state, end, is_stopping, awaits))
 
     def _key_of(self, part: SharedPart) -> int:
         known = self.parts.get((part.key, part.version))

@@ -174,16 +174,15 @@ class TaskTable:
         on it is told when it has answered.
 
         One that was registered at before, and is again, is told all the same what it has not heard
-        yet.  To another one, answers of tasks to checkpoints of the one before mean nothing, but
-        that a task waits for some checkpoint does.
+        yet.  To another one, answers of tasks to checkpoints of the one before mean nothing; that a
+        task waits for some checkpoint is part of the report.
         """
         job = self._jobs.setdefault(job_id, _Job())
         started = [task.started for task in self._tasks.values() if task.job_id == job_id]
         if job.leader != leader:
             self._end_sender(job)
             job.leader = leader
-            waiting = [task.awaits for task in started if task.awaits is not None]
-            self._tell(job, waiting)
+            self._tell(job, ())  # what happens from now on waits there
         states = tuple(state for task in started for state in task.kv_states.values())
         return reported_graphs(started, job.ended.values()), states
 

@@ -162,20 +162,23 @@ class JobScheduler:
         first_generation: int = 0,
         requests_made: int = 0,
         takeovers: int = 0,
+        regions: PipelinedRegions | None = None,
+        slots: RegionSlots | None = None,
     ) -> None:
         """The decision objects that work on an execution graph.  *first_generation* and
         *requests_made* are of those of the job's execution graph before.  *takeovers*: by how many
-        JobMasters this one was taken over."""
+        JobMasters this one was taken over.  *regions* and *slots*: those of the graph, if they are
+        there."""
         self._graph = graph
         self._checkpoints.execute(graph)
         self._outbox.open(graph, takeovers=takeovers)
-        regions = PipelinedRegions(graph)
+        regions = PipelinedRegions(graph) if regions is None else regions
         restarts = self._restarts = PendingRestarts()
         self._tracker = PartitionTracker(graph, regions)
         self._reports = TaskReports(
             graph, self._tracker, is_stopping=lambda: self._checkpoints.is_stopping
         )
-        self._region_slots = RegionSlots(graph, regions, requests_made=requests_made)
+        self._region_slots = slots or RegionSlots(graph, regions, requests_made=requests_made)
         self._execution = JobExecution(graph, regions, self._job, restarts)
         self._failover = Failover(
             graph,
@@ -360,7 +363,8 @@ class JobScheduler:
             raise CannotTakeOverError(obstacle)
         graph = self._noted_graph(notes, now)
         regions = PipelinedRegions(graph)
-        take_over = TakeOver(graph, notes, regions, RegionSlots(graph, regions).groups)
+        slots = RegionSlots(graph, regions)
+        take_over = TakeOver(graph, notes, regions, slots.groups)
         plan = take_over.plan(finished, reports)
         for vertex in graph.vertices:
             at_work = plan.max_parallelism.get(vertex.vertex.vertex_id)
@@ -369,7 +373,7 @@ class JobScheduler:
             if number is not None:
                 subtask.go_on_from(number, now)
         graph.restores = notes.restores
-        self._build(graph, takeovers=notes.takeovers + 1)
+        self._build(graph, takeovers=notes.takeovers + 1, regions=regions, slots=slots)
         self._outbox.notebook.adopt(notes)
         return t.TakeOverJob(plan, notes, begun_checkpoints)
 

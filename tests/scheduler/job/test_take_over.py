@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from flinkray.core.ids import ExecutionGraphID, JobMasterId
+from flinkray.scheduler.checkpoints.actions import CheckpointTimerPurpose, StartCheckpointTimer
 from flinkray.scheduler.elastic.elastic_job_scheduler import ElasticJobScheduler
 from flinkray.scheduler.graph.job_graph import (
     FixedDelayRestart,
@@ -35,8 +36,11 @@ from flinkray.scheduler.shared.tasks import PartitionLocations, pack_numbers
 from flinkray.scheduler.slots.slot_requests import ReturnSlots, SlotRequests
 from tests.scheduler.builders import GRAPH, only, spark_job
 from tests.scheduler.graphs import job, python_vertex, stream_vertex
+from tests.scheduler.job.checkpointed_job import checkpointed_graph
 from tests.scheduler.job.taken_over_job import TakenOverJob
+from tests.scheduler.job.test_take_over_checkpoints_stateful import TakenOverCheckpointedJob
 
+TRIGGER, FINAL = CheckpointTimerPurpose.TRIGGER, CheckpointTimerPurpose.FINAL
 RUNNING = ExecutionState.RUNNING
 RESTARTS = FixedDelayRestart(5, 1.0)
 
@@ -482,3 +486,21 @@ def test_an_elastic_job_goes_on_with_the_parallelism_that_it_has() -> None:
     assert work(actions) == []
     assert tasks.states() == before
     assert tasks.scheduler.exceptions() == ()
+
+
+# --- checkpoints
+
+
+def test_for_a_task_that_waits_for_a_checkpoint_one_is_taken_soon() -> None:
+    """It has come to the end of its input; nobody waits for the next periodic one."""
+    tasks = TakenOverCheckpointedJob(checkpointed_graph())
+    tasks.place = lambda: SourceCoordinatorPlace(0, JobMasterId.generate(), "sources", 0)
+    tasks.run()
+    for awaits, purposes in ((None, {TRIGGER}), (0, {TRIGGER, FINAL})):
+        tasks.next_job_master()
+        report, *reports = tasks.reports()
+        (of_graph,) = report.graphs
+        one, *others = of_graph.tasks
+        of_graph = replace(of_graph, tasks=(replace(one, awaits_checkpoint=awaits), *others))
+        actions = tasks.take_over([replace(report, graphs=(of_graph,)), *reports])
+        assert {timer.key.purpose for timer in only(actions, StartCheckpointTimer)} == purposes
