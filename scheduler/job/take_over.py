@@ -53,6 +53,9 @@ _RUNS = (
 )
 """States of a task that runs and that nobody has told to end."""
 
+_LARGEST = (1 << 32) - 1
+"""Of unsigned 32-bit integers."""
+
 
 class CannotTakeOverError(Exception):
     """Nothing of the job can go on; the text says why."""
@@ -240,7 +243,8 @@ class TakeOver:
         self._slot_of_sharing: dict[int, AllocationID] = {}
         self._sharing_of_slot: dict[AllocationID, int] = {}
         self._expected: dict[int, array[int]] = {}
-        """By id of the group of partitions."""
+        """By id of the group of partitions: the attempts that count.  What was never deployed, or
+        is to run again, has a number that no attempt has."""
 
     @property
     def attempt_numbers(self) -> list[int | None]:
@@ -399,11 +403,9 @@ class TakeOver:
         if expected is None:
             ordinals = group.producer_ordinals
             noted = self._noted[ordinals.start : ordinals.stop]
-            expected = self._expected[id(group)] = array("Q", (number for number in noted))
-        named = unpack_numbers(locations.attempts)
-        if len(named) == len(expected) and all(
-            number + 1 == counts for number, counts in zip(named, expected, strict=True)
-        ):
+            expected = array("I", ((number - 1) & _LARGEST for number in noted))
+            self._expected[id(group)] = expected
+        if unpack_numbers(locations.attempts) == expected:
             return None
         return f"it reads from other attempts of {name} than those that count"
 
