@@ -18,6 +18,7 @@ from pathlib import Path
 
 from tests.simulation.safeguards import (
     CLUSTER,
+    MASTERS,
     REGISTRATIONS,
     STALLS,
     STREAMING,
@@ -30,6 +31,7 @@ SCENARIOS: dict[str, tuple[Scenario, int]] = {
     "registrations": (REGISTRATIONS, 5),
     "cluster": (CLUSTER, 3),
     "streaming": (STREAMING, 5),
+    "masters": (MASTERS, 3),
     "stalls": (STALLS, 5),
 }
 """With how many starting points are measured if nothing else is said."""

@@ -15,6 +15,7 @@ from math import inf
 from typing import Any
 from unittest.mock import patch
 
+from flinkray.actors.coordinators.runner import CoordinatorRunner
 from flinkray.actors.dispatcher import job_cleanup, job_master_supervision
 from flinkray.actors.dispatcher.endpoint import Dispatcher
 from flinkray.actors.gateways.messages import JobMasterToDispatcherRegistrationSuccess
@@ -22,10 +23,12 @@ from flinkray.actors.gateways.snapshots import SnapshotType
 from flinkray.actors.job_master import endpoint as job_master
 from flinkray.actors.job_master import snapshot_requests
 from flinkray.actors.job_master.checkpoint_carrier import CheckpointCarrier
+from flinkray.actors.job_master.notes import NotesForSuccessor
 from flinkray.actors.job_master.slot_pool_connection import SlotPoolConnection
 from flinkray.actors.job_master.stored_checkpoints import StoredCheckpoints
 from flinkray.actors.job_master.task_deployer import TaskDeployer
 from flinkray.actors.resource_manager.slot_allocation import SlotAllocation
+from flinkray.actors.shared.leadership import Leadership
 from flinkray.actors.shared.one_way import tell
 from flinkray.actors.slot_pool.endpoint import SlotPool
 from flinkray.actors.task_executor import task_processes
@@ -43,7 +46,7 @@ from flinkray.checkpoint.handles import FileState, StateLocation
 from flinkray.checkpoint.state_files import StateOutput
 from flinkray.checkpoint.storage import metadata_path
 from flinkray.core.errors import FlinkRayError, RpcError
-from flinkray.ha import EmbeddedHaServices, abstract_services
+from flinkray.ha import EmbeddedHaServices, abstract_services, durable_checkpoint_stores
 from flinkray.ha.directory import FileDirectory
 from flinkray.ha.durable_checkpoint_stores import DurableCheckpointIDCounter
 from flinkray.ha.durable_stores import DurableJobGraphStore, DurableJobResultStore
@@ -54,6 +57,7 @@ from flinkray.rpc.serving import dispatch
 from flinkray.rpc.wire.envelope import TELL, unpack_request
 from flinkray.scheduler.checkpoints.properties import CheckpointProperties, synchronous_savepoint
 from flinkray.scheduler.checkpoints.shared_state_registry import SharedStateRegistry
+from flinkray.scheduler.job.take_over import TakeOver
 from flinkray.scheduler.job.transitions import CheckpointIsStored
 from flinkray.scheduler.slots.slot_ledger import SlotLedger
 from flinkray.scheduler.task_slots.task_slot_table import TaskSlotTable
@@ -743,8 +747,36 @@ CHECKPOINTS: dict[str, Safeguard] = {
         "the Dispatcher forgets the checkpoints of a job that has ended",
         _skip(EmbeddedHaServices, "forget_checkpoints"),
     ),
+    "attempts matched": Safeguard(
+        "a JobMaster takes over the attempts alone that were noted last",
+        _replace(TakeOver, "_is_noted", lambda *_: True),
+    ),
+    "contradictions": Safeguard(
+        "what runs goes on under the next JobMaster unless something contradicts it",
+        _skip(TakeOver, "_contradiction"),
+    ),
+    "stores fenced": Safeguard(
+        "a JobMaster that was replaced changes nothing that is stored of checkpoints",
+        _skip(durable_checkpoint_stores._Entries, "check_owner"),
+    ),
+    "notes before deployments": Safeguard(
+        "a JobMaster deploys what the next one would know of",
+        _skip(NotesForSuccessor, "acknowledged"),
+    ),
 }
 """Likewise, in the scenario of a streaming job."""
+
+TAKE_OVER: dict[str, Safeguard] = {
+    "kept until the end is stored": Safeguard(
+        "the coordinator of a job's sources stays until it is stored how the job has ended",
+        _replace(CoordinatorRunner, "outlives_us", lambda *_: False),
+    ),
+    "replaced JobMasters": Safeguard(
+        "a JobMaster that learns that it was replaced stops nothing of its successor's",
+        _skip(Leadership, "lose"),
+    ),
+}
+"""Likewise, in the scenario of a streaming job of which only masters die."""
 
 PATIENCE: dict[str, Safeguard] = {
     "looking again after stalls": Safeguard(
@@ -782,6 +814,11 @@ STREAMING = Scenario(
     CHECKPOINTS,
     lambda seed: Simulation(seed, faults=streaming_job.FAULTS, nodes=2),
     lambda simulation: streaming_job.StreamingJob(simulation).run(),
+)
+MASTERS = Scenario(
+    TAKE_OVER,
+    lambda seed: Simulation(seed, faults=streaming_job.MASTERS_FAULTS, nodes=2),
+    lambda simulation: streaming_job.StreamingJob(simulation, only_masters_die=True).run(),
 )
 STALLS = Scenario(
     PATIENCE,

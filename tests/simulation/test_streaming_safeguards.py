@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.safeguards import STREAMING, seeds_until_noticed
+from tests.simulation.safeguards import MASTERS, STREAMING, seeds_until_noticed
 
 SEEDS = 12
 NOTICED_SOON = {
@@ -21,6 +21,7 @@ NOTICED_SOON = {
     "stops answered after the end": 0,
     "committed before a stop": 24,
     "drained before a stop": 24,
+    "attempts matched": 0,
 }
 """Safeguard -> the first of so many seeds, of which one notices that it is missing."""
 
@@ -30,8 +31,14 @@ def test_a_missing_safeguard_of_checkpoints_is_noticed(name: str) -> None:
     assert seeds_until_noticed(STREAMING, name, NOTICED_SOON[name], SEEDS) is not None
 
 
-@pytest.mark.parametrize("name", STREAMING.safeguards)
+def test_a_missing_safeguard_of_taking_over_is_noticed() -> None:
+    """*replaced JobMasters*: by a test of its own, in ``test_take_over``."""
+    assert seeds_until_noticed(MASTERS, "kept until the end is stored", 1, 1) is not None
+
+
+@pytest.mark.parametrize("name", [*STREAMING.safeguards, *MASTERS.safeguards])
 def test_what_is_switched_off_is_there(name: str) -> None:
     """A piece that was renamed or moved raises AttributeError."""
-    with STREAMING.safeguards[name].switched_off() as replacement:
+    safeguards = {**STREAMING.safeguards, **MASTERS.safeguards}
+    with safeguards[name].switched_off() as replacement:
         assert replacement is not None
