@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from flinkray.core.ids import ExecutionAttemptID, JobVertexID
 from flinkray.scheduler.checkpoints.restored_vertices import RestoredVertex
@@ -19,15 +19,12 @@ from flinkray.scheduler.shared.states import ExecutionState
 class ExecutedInput:
     """A vertex reads another one."""
 
-    __slots__ = ("_edge",)
+    __slots__ = ("_edge", "producer")
 
-    def __init__(self, edge: ResultEdge) -> None:
+    def __init__(self, edge: ResultEdge, producer: int) -> None:
         self._edge = edge
-
-    @property
-    def producer(self) -> int:
+        self.producer = producer
         """Its number among the vertices."""
-        return self._edge.result.producer.index
 
     def producers_of(self, subtask_index: int) -> range:
         """The producer's subtasks that a subtask reads."""
@@ -39,9 +36,12 @@ class ExecutedVertex:
 
     __slots__ = ("_vertex", "inputs")
 
-    def __init__(self, vertex: ExecutionJobVertex) -> None:
+    def __init__(self, vertex: ExecutionJobVertex, numbers: Mapping[int, int]) -> None:
+        """*numbers*: of vertices, by their index in the graph."""
         self._vertex = vertex
-        self.inputs = [ExecutedInput(edge) for edge in vertex.inputs]
+        self.inputs = [
+            ExecutedInput(edge, numbers[edge.result.producer.index]) for edge in vertex.inputs
+        ]
 
     @property
     def vertex_id(self) -> JobVertexID:
@@ -88,13 +88,16 @@ class ExecutedVertex:
 
 
 class CheckpointedGraph:
-    """A whole execution graph."""
+    """An execution graph without its coordinated vertices: a Spark stage has no state of a stream,
+    and checkpoints are taken before it begins, while it runs and when it is finished."""
 
     def __init__(
         self, graph: ExecutionGraph, with_own_max_parallelism: Collection[JobVertexID]
     ) -> None:
         """*with_own_max_parallelism*: the vertices whose max parallelism somebody has set."""
-        self.vertices = [ExecutedVertex(vertex) for vertex in graph.vertices]
+        taking_part = [vertex for vertex in graph.vertices if not vertex.is_coordinated]
+        numbers = {vertex.index: number for number, vertex in enumerate(taking_part)}
+        self.vertices = [ExecutedVertex(vertex, numbers) for vertex in taking_part]
         self._with_own_max_parallelism = with_own_max_parallelism
         self._by_operator = {
             operator.operator_id: vertex
