@@ -6,12 +6,18 @@ from flinkray.actors.coordinators.process import ConnectedCoordinator, Coordinat
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.core import options
 from flinkray.core.ids import JobMasterId, JobVertexID
-from flinkray.file_results import partition_location, whole_location
+from flinkray.file_results import partition_location, published_location, whole_location
 from flinkray.rpc import EndpointSpec, FencedRpcEndpoint, Placement, RpcService
 from flinkray.scheduler.graph.job_graph import COORDINATED_KINDS, JobGraph
 from flinkray.scheduler.job.coordinator_events import CoordinatorInput
 from flinkray.scheduler.job.job_scheduler_actions import StartCoordinator
-from flinkray.spark.gateway import SparkDriverGateway, SparkStageDescriptor, SparkStageInput
+from flinkray.spark.gateway import (
+    PUBLISHED,
+    RESULT_KIND,
+    SparkDriverGateway,
+    SparkStageDescriptor,
+    SparkStageInput,
+)
 
 SPARK_DRIVER_FACTORY = "flinkray.spark.driver:create_spark_driver"
 
@@ -68,6 +74,8 @@ class SparkDriverProcess(CoordinatorProcess):
         vertex = next(v for v in graph.vertices if v.vertex_id == coordinator.vertex_id)
         java_home = self._services.configuration.get(options.JAVA_HOME)
         defaults = {} if java_home is None else {options.JAVA_HOME.key: java_home}
+        configuration = {**defaults, **vertex.invokable.configuration}
+        is_published = configuration.pop(RESULT_KIND, None) == PUBLISHED
         return SparkStageDescriptor(
             job_id=graph.job_id,
             job_name=graph.name,
@@ -79,12 +87,17 @@ class SparkDriverProcess(CoordinatorProcess):
             parallelism=vertex.parallelism,
             slot_profile=vertex.slot_profile,
             code=vertex.invokable.code,
-            configuration={**defaults, **vertex.invokable.configuration},
+            configuration=configuration,
             result_location=self._result_location(action, vertex.vertex_id),
             is_result_read=bool(action.results),
             blob_server=blob_server,
             inputs=tuple(map(self._input, action.inputs)),
+            published_location=self._published(vertex.vertex_id) if is_published else None,
         )
+
+    def _published(self, vertex_id: JobVertexID) -> str:
+        storage = self._services.arguments.storage_dir
+        return published_location(storage, self._graph.job_id, vertex_id)
 
     def _result_location(self, action: StartCoordinator, vertex_id: JobVertexID) -> str:
         storage, job_id = self._services.arguments.storage_dir.rstrip("/"), self._graph.job_id

@@ -77,6 +77,7 @@ class StreamCoordinatorProcess(CoordinatorProcess):
             graph.files,
             self._restored(),
             self._services.configuration.get(JOB_MASTER_TAKEOVER_TIMEOUT),
+            self._services.arguments.storage_dir,
         )
         return EndpointSpec(
             "StreamCoordinator",

@@ -97,6 +97,8 @@ class StreamCoordinatorArguments:
     restored: RestoredCoordinators | None = None
     takeover_timeout: float = 60.0
     """Seconds that it waits for the next JobMaster."""
+    storage_dir: str = ""
+    """Of the cluster."""
 
 
 @message

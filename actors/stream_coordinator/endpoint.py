@@ -40,6 +40,7 @@ from flinkray.core.blobs import BlobKey
 from flinkray.core.error_text import message_of, traceback_of, type_of
 from flinkray.core.errors import FlinkRayError, RpcConnectionError, RpcError
 from flinkray.core.ids import JobMasterId, JobVertexID
+from flinkray.file_results import published_location
 from flinkray.ha.entries import decode_entry, encode_entry
 from flinkray.rpc import RpcEndpoint, RpcService, TimerHandle
 from flinkray.scheduler.checkpoints.messages import CheckpointAborted, CheckpointCompleted
@@ -49,6 +50,7 @@ from flinkray.spark.user_code import load_function
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.sources.enumerator_state import EnumeratorState
 from flinkray.streaming.sources.source import Source
+from flinkray.streaming.sources.spark import SparkSource
 from flinkray.streaming.time.watermark_alignment import AlignmentGroups
 
 log = logging.getLogger(__name__)
@@ -87,6 +89,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         self._hosts: dict[JobVertexID, SourceHost] = {}
         self._replaced: list[SourceHost] = []
         self._job_files = arguments.files
+        self._storage_dir = arguments.storage_dir
         self._files = JobFiles(rpc_service, arguments.cluster_id)
         self._alignment = AlignmentGroups()
         self._attempts: dict[str, int] = {}
@@ -297,7 +300,11 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
             code = vertex.code
             if isinstance(code, BlobKey):
                 code = await fetch(code)
-            return await call_user_code(self.rpc_service, lambda: _load_source(code))
+            source = await call_user_code(self.rpc_service, lambda: _load_source(code))
+            if isinstance(source, SparkSource):
+                storage, stage = self._storage_dir, source.vertex_id
+                source.locate(published_location(storage, self._job_id, stage))
+            return source
 
         return SourceHost(self, vertex.name, load, self._failed, state, checkpoint_id)
 

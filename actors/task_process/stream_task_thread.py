@@ -25,7 +25,7 @@ from flinkray.actors.task_process.restored_states import (
 from flinkray.actors.task_process.split_client import SplitClient
 from flinkray.core.config import Configuration
 from flinkray.core.errors import RpcError, SuppressRestartsError
-from flinkray.core.ids import JobID
+from flinkray.core.ids import JobID, JobVertexID
 from flinkray.scheduler.shared.tasks import RestoredTask
 from flinkray.state.errors import StateMigrationError
 from flinkray.state.kv_state_registry import TaskKvStateRegistry
@@ -57,6 +57,7 @@ from flinkray.streaming.sinks.committer_operator import CommitLog, CommitterOper
 from flinkray.streaming.sinks.result_files import ResultFilesOperator
 from flinkray.streaming.sinks.simple import PrintOperator
 from flinkray.streaming.sources.result_files import ResultFileSplit
+from flinkray.streaming.sources.spark import SparkSource
 from flinkray.streaming.task.task import StreamTask, StreamTaskInput, StreamTaskOutput
 from flinkray.streaming.task.task_loop import TaskLoop
 from flinkray.streaming.time.time_service import ProcessingTimeService
@@ -120,6 +121,8 @@ class StreamTaskContext:
     job_id: JobID
     commit_log: Callable[[str], CommitLog]
     """Of a sink's committer, by its operator id, where it commits at the end of a batch job."""
+    published: Callable[[JobVertexID], str]
+    """Where a Spark stage of the job publishes what its source reads."""
     kv_states: TaskKvStateRegistry
     """Where it registers what can be queried."""
     configuration: Configuration
@@ -175,6 +178,8 @@ class StreamTaskRun:
             elif isinstance(operator, PrintOperator):
                 if context.printed is not None:
                     operator.write = context.printed.write
+            elif isinstance(operator, SourceOperator) and isinstance(operator.source, SparkSource):
+                operator.source.locate(context.published(operator.source.vertex_id))
             elif isinstance(operator, ResultFilesOperator):
                 operator.write = next(file_outputs).write_here
         if context.printed is not None:

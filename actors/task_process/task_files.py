@@ -6,8 +6,13 @@ from flinkray.actors.shared.produced_partitions import written_partitions
 from flinkray.actors.task_process.code_loop import MainLoop
 from flinkray.actors.task_process.deployed_task import DeployedTask
 from flinkray.actors.task_process.file_results import FileInput, FileOutput
-from flinkray.core.ids import JobID
-from flinkray.file_results import FileCommitLog, commit_log_location, partition_location
+from flinkray.core.ids import JobID, JobVertexID
+from flinkray.file_results import (
+    FileCommitLog,
+    commit_log_location,
+    partition_location,
+    published_location,
+)
 from flinkray.rpc import RpcEndpoint
 from flinkray.scheduler.graph.job_graph import ResultMedium
 
@@ -39,6 +44,10 @@ class TaskFiles:
     def commit_log(self, job_id: JobID, operator_id: str) -> FileCommitLog:
         """Where the committer of a sink notes what it commits at the end."""
         return FileCommitLog(commit_log_location(self._storage_dir, job_id, operator_id))
+
+    def published(self, job_id: JobID, vertex_id: JobVertexID) -> str:
+        """Where a vertex of the job publishes partitions while it runs."""
+        return published_location(self._storage_dir, job_id, vertex_id)
 
     def outputs_of(self, deployed: DeployedTask) -> tuple[FileOutput, ...]:
         """In the order of the vertex's results; without those that go by channels."""

@@ -16,6 +16,8 @@ from flinkray.scheduler.graph.job_graph import (
     RestartStrategy,
 )
 from flinkray.scheduler.graph.validation import validate
+from flinkray.spark.gateway import PUBLISHED, RESULT_KIND
+from flinkray.spark.session import refuse_owned, split_memory
 from flinkray.spark.user_code import SparkFunction, dump_function
 
 F = TypeVar("F", bound=SparkFunction)
@@ -67,6 +69,37 @@ def spark_job(
     )
     validate(graph)
     return graph
+
+
+def published_spark_stage(
+    function: SparkFunction,
+    name: str,
+    executors: int,
+    cpu: float,
+    memory: int | str,
+    spark_conf: Mapping[str, object] | None,
+) -> JobVertex:
+    """A Spark stage whose partitions a stream of the same job reads.
+
+    Raises:
+        ConfigurationError: an argument is not acceptable; the text names it.
+        UserCodeError: the function cannot be sent to the cluster.
+    """
+    if executors < 1:
+        raise ConfigurationError(f"from_spark takes at least one executor, got {executors!r}")
+    profile, properties = slot_profile(cpu, memory), spark_properties(spark_conf)
+    refuse_owned(properties)
+    split_memory(profile, properties.get("spark.executor.memoryOverhead"))
+    configuration = {**properties, RESULT_KIND: PUBLISHED}
+    vertex_id = JobVertexID.generate()
+    return JobVertex(
+        vertex_id,
+        f"Spark: {name}",
+        executors,
+        profile,
+        Invokable(SPARK, dump_function(function), configuration),
+        slot_sharing_group=f"spark-{vertex_id.short()}",
+    )
 
 
 def slot_profile(cpu: float, memory: int | str) -> ResourceProfile:

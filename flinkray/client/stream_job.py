@@ -45,10 +45,12 @@ def stream_job(
     configuration: Mapping[str, str] | None = None,
     files: tuple[JobFile, ...] = (),
     job_id: JobID | None = None,
+    spark_stages: tuple[JobVertex, ...] = (),
 ) -> JobGraph:
     """The job of a stream program.
 
     Args:
+        spark_stages: whose partitions its sources read.
         slot_profiles: of slot-sharing groups that want a certain one; others take any slot.
         configuration: options of the job, over those of the cluster.
         files: that its functions import from or ask for.
@@ -67,7 +69,8 @@ def stream_job(
     job = JobGraph(
         own_id,
         graph.job_name,
-        stream_vertices(graph, own_id.hex(), slot_profiles or {}),
+        # first, as they get their slots in this order
+        (*spark_stages, *stream_vertices(graph, own_id.hex(), slot_profiles or {})),
         job_type=JobType.BATCH if graph.batch else JobType.STREAMING,
         scheduler_mode=SchedulerMode[own.get(SCHEDULER)],
         files=files,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 import weakref
 from collections import deque
+from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any
 
 from flinkray.client.attached_run import LeftRunning, Progress, ProgressLog, run_attached
@@ -20,7 +22,7 @@ from flinkray.client.submission import SubmissionInterrupted
 from flinkray.core.client_options import SHUTDOWN_ON_ATTACHED_EXIT
 from flinkray.core.config import Configuration
 from flinkray.core.errors import ConfigurationError, FlinkRayError
-from flinkray.core.ids import JobID
+from flinkray.core.ids import JobID, JobVertexID
 from flinkray.core.job_options import JOB_KEYS
 from flinkray.core.resources import ResourceProfile
 from flinkray.datastream.closeable_iterator import CloseableIterator
@@ -29,8 +31,10 @@ from flinkray.datastream.common.job_execution_result import JobExecutionResult
 from flinkray.datastream.common.job_status import JobStatus
 from flinkray.datastream.slot_sharing_group import SlotSharingGroup
 from flinkray.scheduler.graph.job_graph import JobFile, JobGraph, JobVertex
+from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.program.execution_target import execution_target
 from flinkray.streaming.program.graph import StreamGraph
+from flinkray.streaming.sources.spark import SparkSource
 
 
 def job_of(
@@ -38,10 +42,12 @@ def job_of(
     groups: dict[str, SlotSharingGroup],
     settings: dict[str, str],
     files: tuple[JobFile, ...],
+    spark_stages: Mapping[JobVertexID, JobVertex] = MappingProxyType({}),
 ) -> JobGraph:
     """The job of a program.
 
     Args:
+        spark_stages: of the program; the job has those that its sources read.
         settings: the program's configuration; of it counts what a job may set for itself.
         files: that its functions import from or ask for.
 
@@ -53,7 +59,20 @@ def job_of(
     known = {key: value for key, value in settings.items() if _is_of_job(key)}
     configuration = Configuration(known).of_job()
     profiles = _profiles(groups)
-    return stream_job(graph, slot_profiles=profiles, configuration=configuration, files=files)
+    return stream_job(
+        graph,
+        slot_profiles=profiles,
+        configuration=configuration,
+        files=files,
+        spark_stages=tuple(spark_stages[vertex_id] for vertex_id in spark_stages_read_by(graph)),
+    )
+
+
+def spark_stages_read_by(graph: StreamGraph) -> list[JobVertexID]:
+    """By sources of the program."""
+    heads = (node.operator for node in graph.nodes)
+    sources = (head.source for head in heads if isinstance(head, SourceOperator))
+    return [source.vertex_id for source in sources if isinstance(source, SparkSource)]
 
 
 def vertices_of(
@@ -74,6 +93,11 @@ def vertices_of(
                 f"{graph.job_name!r} sets {key}, which belongs to the whole job: leave it to the "
                 "BatchJob, whose restart_strategy holds for all stages and which has no checkpoints"
             )
+    if spark_stages_read_by(graph):
+        raise ConfigurationError(
+            f"{graph.job_name!r} is a stage of a BatchJob and calls from_spark: add a stage with "
+            "BatchJob.spark, and read that as an input"
+        )
     return stream_vertices(graph, owner, _profiles(groups))
 
 

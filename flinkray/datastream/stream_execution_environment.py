@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from flinkray.core.errors import ConfigurationError
-from flinkray.core.ids import IntermediateDataSetID, JobID
+from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID
 from flinkray.core.job_options import SAVEPOINT_DIR, STATE_RECOVERY_PATH
 from flinkray.core.resources import parse_memory_size
 from flinkray.datastream.closeable_iterator import CloseableIterator
@@ -21,6 +21,7 @@ from flinkray.datastream.common.serialization import check_charset
 from flinkray.datastream.data_stream import DataStream, StreamProgram
 from flinkray.datastream.execution_mode import RuntimeExecutionMode
 from flinkray.datastream.local_execution import LocalJobClient, LocalResults, unpacked_archives
+from flinkray.streaming.columnar.conversion import batch_of_type
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.local.local_job import LocalJob
 from flinkray.streaming.operators.source import SourceOperator
@@ -45,10 +46,13 @@ from flinkray.streaming.sources.collection import (
 from flinkray.streaming.sources.files import FileSource
 from flinkray.streaming.sources.generated import SocketSource
 from flinkray.streaming.sources.source import Boundedness, Source
+from flinkray.streaming.sources.spark import SparkSource
 from flinkray.streaming.time.waiting_clock import WaitingClock
 from flinkray.streaming.time.watermarks import WatermarkStrategy
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
     from flinkray.client.cluster_client import ClusterClient
     from flinkray.scheduler.graph.job_graph import JobFile, JobGraph, JobVertex
 
@@ -75,6 +79,7 @@ class StreamExecutionEnvironment(StreamProgram):
         super().__init__()
         self._clock = clock
         self._cluster = cluster
+        self._spark_stages: dict[JobVertexID, JobVertex] = {}
         if configuration is not None:
             self.configure(configuration)
 
@@ -143,6 +148,45 @@ class StreamExecutionEnvironment(StreamProgram):
             type_info or source.get_produced_type(),
             strategy=watermark_strategy,
         )
+
+    def from_spark(
+        self,
+        function: Callable[[SparkSession], DataFrame],
+        watermark_strategy: WatermarkStrategy | None = None,
+        source_name: str = "Spark",
+        type_info: TypeInformation | None = None,
+        *,
+        executors: int = 1,
+        cpu: float = 1,
+        memory: int | str = "1g",
+        spark_conf: Mapping[str, object] | None = None,
+    ) -> DataStream:
+        """The rows of the DataFrame that ``function(spark)`` returns, in batches of columns;
+        functions of records are given rows with its field names.
+
+        The function runs in the slots of the job, beside the program.  The stream reads a partition
+        when Spark has computed it, partitions in their order; see docs/spark.md.
+
+        Args:
+            type_info: what the rows are to be, if that is not what the columns are.
+            executors: Spark executors, each in a slot of its own.
+            cpu: cores of each of these slots.
+            memory: of each, as ``"1500m"``, ``"2g"`` or bytes.
+            spark_conf: Spark properties; those that flinkray sets itself are refused.
+
+        Raises:
+            ConfigurationError: an argument is not acceptable; the text names it.
+            UserCodeError: the function cannot be sent to the cluster.
+        """
+        from flinkray.client.job_builder import published_spark_stage
+
+        stage = published_spark_stage(function, source_name, executors, cpu, memory, spark_conf)
+        self._spark_stages[stage.vertex_id] = stage
+        source = SparkSource(stage.vertex_id, source_name)
+        if type_info is not None:
+            convert = partial(batch_of_type, type_info=type_info)
+            source = SparkSource(stage.vertex_id, source_name, type_info, convert)
+        return self.from_source(source, watermark_strategy, source_name)
 
     def read_text_file(self, file_path: str, charset_name: str = "UTF-8") -> DataStream:
         """The lines of a file, or of all files in a directory."""
@@ -291,7 +335,8 @@ class StreamExecutionEnvironment(StreamProgram):
     def _job(self, graph: StreamGraph) -> JobGraph:
         from flinkray.datastream.cluster_execution import job_of
 
-        return job_of(graph, self._slot_sharing_groups, self._job_settings(), self._job_files())
+        settings, files = self._job_settings(), self._job_files()
+        return job_of(graph, self._slot_sharing_groups, settings, files, self._spark_stages)
 
     def _job_settings(self) -> dict[str, str]:
         settings = {

@@ -11,8 +11,15 @@ from flinkray.file_results.directory import FileResultLostError, ResultDirectory
 from flinkray.file_results.layout import (
     commit_log_location,
     partition_location,
+    published_location,
     results_of_job,
     whole_location,
+)
+from flinkray.file_results.published import (
+    NonDeterministicSourceError,
+    Publication,
+    PublishedPartition,
+    PublishedPartitions,
 )
 from flinkray.file_results.reader import RowGroupSplit, read_batches, share_of
 from flinkray.file_results.writer import ResultSchemaError, ResultWriter
@@ -20,12 +27,17 @@ from flinkray.file_results.writer import ResultSchemaError, ResultWriter
 __all__ = [
     "FileCommitLog",
     "FileResultLostError",
+    "NonDeterministicSourceError",
+    "Publication",
+    "PublishedPartition",
+    "PublishedPartitions",
     "ResultDirectory",
     "ResultSchemaError",
     "ResultWriter",
     "RowGroupSplit",
     "commit_log_location",
     "partition_location",
+    "published_location",
     "read_batches",
     "register_files",
     "results_of_job",

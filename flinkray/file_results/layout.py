@@ -3,12 +3,19 @@
 ``<storage>/data/<job>/results/<data set>/<execution graph>-<partition>-<attempt>``; what a
 coordinator has written as a whole has ``all`` for the partition, and its own attempt.  What the
 committer of a sink is about to commit is in ``<storage>/data/<job>/results/commits/<operator>``.
+What a Spark stage publishes for a stream is in ``<storage>/data/<job>/results/published/<vertex>``.
 All of it goes with the job's end.
 """
 
 from __future__ import annotations
 
-from flinkray.core.ids import ExecutionGraphID, IntermediateDataSetID, JobID, ResultPartitionID
+from flinkray.core.ids import (
+    ExecutionGraphID,
+    IntermediateDataSetID,
+    JobID,
+    JobVertexID,
+    ResultPartitionID,
+)
 
 
 def results_of_job(storage_dir: str, job_id: JobID) -> str:
@@ -38,3 +45,8 @@ def whole_location(
 def commit_log_location(storage_dir: str, job_id: JobID, operator_id: str) -> str:
     """Of what the committer with that operator id commits."""
     return f"{results_of_job(storage_dir, job_id)}/commits/{operator_id}"
+
+
+def published_location(storage_dir: str, job_id: JobID, vertex_id: JobVertexID) -> str:
+    """Of the partitions that a vertex publishes while it runs."""
+    return f"{results_of_job(storage_dir, job_id)}/published/{vertex_id}"

@@ -32,6 +32,12 @@ class SparkStageInput:
     """Of each directory, a partition that is in it."""
 
 
+RESULT_KIND = "flinkray.result"
+"""In the configuration of a Spark invokable: PUBLISHED, or nothing."""
+PUBLISHED = "published"
+"""The partitions of its result are read by a stream, while it runs."""
+
+
 def attempt_name(vertex_id: JobVertexID, job_master_id: JobMasterId, attempt_number: int) -> str:
     """Of an attempt of a Spark stage: ``<vertex>-<JobMaster>-<number>``; each JobMaster of a job
     counts its attempts from 0."""
@@ -66,6 +72,9 @@ class SparkStageDescriptor:
     """Address; needed where ``code`` is a key."""
     inputs: tuple[SparkStageInput, ...] = ()
     """What the stage reads of other vertices."""
+    published_location: str | None = None
+    """Where the partitions of a returned DataFrame are published that a stream reads (the same for
+    all attempts); None: the result is written as a whole."""
 
     @property
     def attempt_name(self) -> str:

@@ -47,7 +47,7 @@ def store_result(returned: Any, location: str, *, is_read: bool = False) -> Spar
         return NO_RESULT
     if not isinstance(returned, DataFrame):
         raise InvalidStageResultError(
-            f"the function returned {_described(returned)}; a Spark stage's function returns a "
+            f"the function returned {described(returned)}; a Spark stage's function returns a "
             "pyspark.sql.DataFrame (its rows become the job's result) or None (it has written "
             "its results itself)"
         )
@@ -141,7 +141,8 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0]}"
 
 
-def _described(value: object) -> str:
+def described(value: object) -> str:
+    """A value that is not what was wanted, for errors."""
     text = repr(value)
     kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
     return f"a {kind} ({text if len(text) <= 60 else text[:57] + '...'})"

@@ -22,6 +22,7 @@ from flinkray.spark.environment import JAVA_HOME_OPTION, check_environment
 from flinkray.spark.executors import ExecutorView
 from flinkray.spark.gateway import SparkStageDescriptor
 from flinkray.spark.inputs import missing_of, read_input
+from flinkray.spark.publishing import finished_before, publish
 from flinkray.spark.ray_cluster import RayContext
 from flinkray.spark.ray_java import check_ray_starts_java
 from flinkray.spark.result import (
@@ -128,12 +129,19 @@ class SparkStage:
             self._run_to_the_end()
         if outcome.error is None:
             return
-        if isinstance(outcome.error, FlinkRayError) or not self._is_spark_gone():
+        has_begun = self._application is not None
+        if isinstance(outcome.error, FlinkRayError) or not has_begun or not self._is_spark_gone():
             self._fail(_failure_of(outcome.error))
         else:
             self._fail(self._spark_gone(outcome.error))
 
     def _run_to_the_end(self) -> None:
+        published_location = self._stage.published_location
+        if published_location is not None:
+            published = finished_before(published_location)
+            if published is not None:
+                self._finish(published)
+                return
         application = self._launch()
         if application is None:
             return
@@ -178,8 +186,7 @@ class SparkStage:
             self._report_before_stop(session.sparkContext)
             frames = [read_input(session, read) for read in self._stage.inputs]
             returned = function(session, *frames)
-            location, is_read = self._stage.result_location, self._stage.is_result_read
-            result = store_result(returned, location, is_read=is_read)
+            result = self._keep(returned)
         if outcome.error is None:
             self._report_final_progress()
             self._finish(result)
@@ -191,6 +198,12 @@ class SparkStage:
             self._fail(input_failure(outcome.error, missing))
         else:
             self._fail(user_failure(outcome.error))
+
+    def _keep(self, returned: object) -> SparkResult:
+        stage = self._stage
+        if stage.published_location is not None:
+            return publish(returned, stage.published_location, stage.attempt_name)
+        return store_result(returned, stage.result_location, is_read=stage.is_result_read)
 
     def _is_spark_gone(self) -> bool:
         application = self._application

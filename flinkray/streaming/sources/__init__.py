@@ -9,4 +9,5 @@ __all__ = [
     "reader",
     "result_files",
     "source",
+    "spark",
 ]

@@ -1,0 +1,227 @@
+"""A DataFrame that a stream reads: the Python workers of the executors publish its partitions."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Iterator
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from flinkray.core.errors import FlinkRayError
+from flinkray.file_results import (
+    NonDeterministicSourceError,
+    Publication,
+    PublishedPartition,
+    PublishedPartitions,
+)
+from flinkray.scheduler.shared.spark_reports import SparkResult
+from flinkray.spark.result import InvalidStageResultError, described
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType, StructType
+
+logger = logging.getLogger(__name__)
+
+_EXPRESSION_ID = re.compile(r"#\d+")
+_MOST_FIELDS = "spark.sql.debug.maxToStringFields"
+_LIMIT = re.compile(r"^[\s:+|-]*(?:Global|Local)?Limit\b", re.MULTILINE)
+"""Of whichever rows come first."""
+_SHUFFLE = re.compile(r"(?<!Broadcast)Exchange\b")
+
+
+class UnsupportedSparkTypeError(FlinkRayError):
+    """A column of a DataFrame that a stream is to read has a type that streams do not know."""
+
+
+def finished_before(location: str) -> SparkResult | None:
+    """What an earlier attempt of the stage has published, if it is complete."""
+    publication = PublishedPartitions(location).publication()
+    if publication is None or publication.rows is None:
+        return None
+    return SparkResult(None, sum(publication.rows.values()), None)
+
+
+def publish(returned: Any, location: str, attempt_name: str) -> SparkResult:
+    """Compute a returned DataFrame, and publish its partitions.
+
+    Readers see a partition when it is complete if the DataFrame is divided into the same partitions
+    whenever it is computed; else they see all of them when the last one is.
+
+    Raises:
+        InvalidStageResultError: no bounded DataFrame was returned.
+        UnsupportedSparkTypeError: a stream cannot read it.
+        NonDeterministicSourceError: an earlier attempt has published parts of another DataFrame.
+    """
+    frame = _bounded(returned)
+    schema = arrow_schema(frame.schema)
+    published = PublishedPartitions(location)
+    can_be_repeated = is_repeatable(frame)
+    publication_id = fingerprint(frame) if can_be_repeated else attempt_name
+    there: dict[int, PublishedPartition] = {}
+    if can_be_repeated:
+        _begin(published, publication_id)
+        there = published.list(Publication(publication_id, None))
+    else:
+        logger.info("its partitions are read when the last one is there: %s", publication_id)
+    write = _PartitionWriter(location, publication_id, schema, frozenset(there))
+    written = frame.mapInArrow(write, "number int, rows long").collect()
+    rows = {number: partition.rows for number, partition in there.items()}
+    rows |= {int(number): int(count) for number, count in written}
+    published.seal(publication_id, rows)
+    return SparkResult(None, sum(rows.values()), frame.schema.json())
+
+
+def _bounded(returned: Any) -> DataFrame:
+    from pyspark.sql import DataFrame
+
+    if not isinstance(returned, DataFrame):
+        raise InvalidStageResultError(
+            f"the function returned {described(returned)}; a stream reads the rows of a "
+            "pyspark.sql.DataFrame: return one"
+        )
+    if returned.isStreaming:
+        raise InvalidStageResultError(
+            "the function returned a streaming DataFrame, and from_spark reads bounded ones: read "
+            "with spark.read instead of spark.readStream"
+        )
+    return returned
+
+
+def _begin(published: PublishedPartitions, publication_id: str) -> None:
+    try:
+        published.begin(publication_id)
+    except NonDeterministicSourceError as error:
+        raise NonDeterministicSourceError(
+            "the function returned another DataFrame than the time before, of which a stream may "
+            f"have read partitions ({error}): let it read the same input, and draw no random "
+            "numbers whose seed is not fixed, or write the DataFrame to files and read those"
+        ) from error
+
+
+# --- whether it is the same whenever it is computed -----------------------------------------------
+
+
+def is_repeatable(frame: DataFrame) -> bool:
+    """Whether its partitions have the same rows, in whatever order, when it is computed again.
+
+    What Spark decides while the query runs - adaptive execution, of shuffles - may be decided
+    otherwise then.
+    """
+    execution = frame._jdf.queryExecution()
+    logical = execution.optimizedPlan()
+    if not logical.deterministic() or _LIMIT.search(logical.toString()):
+        return False
+    is_adaptive = frame.sparkSession.conf.get("spark.sql.adaptive.enabled", "true") == "true"
+    plan = execution.executedPlan().toString()
+    return not (is_adaptive and _SHUFFLE.search(plan))
+
+
+def fingerprint(frame: DataFrame) -> str:
+    """Of the plan with all seeds in it, the input files, and how many partitions there are."""
+    conf = frame.sparkSession.conf
+    most = conf.get(_MOST_FIELDS, "25")
+    assert most is not None
+    conf.set(_MOST_FIELDS, "1000000")  # else the text leaves some out
+    plan = frame._jdf.queryExecution().optimizedPlan().toString()
+    conf.set(_MOST_FIELDS, most)
+    parts = [
+        _EXPRESSION_ID.sub("#", plan),
+        *sorted(frame.inputFiles()),
+        str(frame.rdd.getNumPartitions()),
+        frame.schema.json(),
+    ]
+    return blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
+
+
+# --- in the executors -----------------------------------------------------------------------------
+
+
+class _PartitionWriter:
+    """For ``mapInArrow``: puts out number and rows of the partition that it has published."""
+
+    def __init__(
+        self, location: str, publication_id: str, schema: pa.Schema, there: frozenset[int]
+    ) -> None:
+        self._location = location
+        self._publication_id = publication_id
+        self._schema = schema
+        self._there = there
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        number = context.partitionId()
+        if number in self._there:  # its rows are not computed: nobody asks for them
+            return
+        published = PublishedPartitions(self._location)
+        partition = published.write(self._publication_id, number, self._schema, batches)
+        yield pa.RecordBatch.from_arrays(
+            [pa.array([number], pa.int32()), pa.array([partition.rows], pa.int64())],
+            names=["number", "rows"],
+        )
+
+
+# --- types ----------------------------------------------------------------------------------------
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """What the columns are in a stream.
+
+    Raises:
+        UnsupportedSparkTypeError: the text names column, type, and a way out.
+    """
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    names = schema.fieldNames()
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UnsupportedSparkTypeError(
+            f"the DataFrame has several columns of the name {twice[0]!r}, and rows of a stream are "
+            "read by names: rename them, with toDF(...) or alias(...)"
+        )
+    for field in schema.fields:
+        way_out = _way_out(field.dataType)
+        if way_out is not None:
+            raise UnsupportedSparkTypeError(
+                f"column {field.name!r} is of type {field.dataType.simpleString()}, which no "
+                f"stream can read: {way_out}"
+            )
+    converted: pa.Schema = to_arrow_schema(schema)
+    return converted
+
+
+def _way_out(kind: DataType) -> str | None:
+    """None: streams know the type."""
+    from pyspark.sql import types
+
+    if isinstance(kind, types.ArrayType):
+        return _way_out(kind.elementType)
+    if isinstance(kind, types.StructType):
+        return next((out for f in kind.fields if (out := _way_out(f.dataType))), None)
+    if isinstance(kind, types.MapType):
+        return "make it a list of keys and values, with map_entries(...)"
+    if isinstance(kind, types.DayTimeIntervalType | types.YearMonthIntervalType):
+        return "cast it to a number, or to a string"
+    if isinstance(kind, types.UserDefinedType):
+        return "select what it consists of, as vector_to_array(...) does"
+    if isinstance(kind, types.NullType):
+        return "give it a type, with cast(...)"
+    known = (
+        types.BooleanType,
+        types.IntegralType,
+        types.FractionalType,
+        types.StringType,
+        types.CharType,
+        types.VarcharType,
+        types.BinaryType,
+        types.DateType,
+        types.TimestampType,
+        types.TimestampNTZType,
+    )
+    return None if isinstance(kind, known) else "cast it to a string"

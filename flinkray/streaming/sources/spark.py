@@ -1,0 +1,275 @@
+"""The rows of a DataFrame that a Spark stage of the same job publishes, partition by partition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from flinkray.core.clock import Clock
+from flinkray.core.ids import JobVertexID
+from flinkray.file_results import (
+    FileResultLostError,
+    NonDeterministicSourceError,
+    PublishedPartition,
+    PublishedPartitions,
+)
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.records.elements import Columns, Origin
+from flinkray.streaming.records.typeinfo import TypeInformation
+from flinkray.streaming.sources.reader import SequentialReader
+from flinkray.streaming.sources.source import (
+    END_OF_INPUT,
+    NOTHING_NOW,
+    Boundedness,
+    EnumeratorContext,
+    Polled,
+    ReaderContext,
+    Source,
+    SourceReader,
+    SplitEnumerator,
+)
+
+Convert = Callable[[pa.RecordBatch], pa.RecordBatch]
+
+LOOK_INTERVAL = 0.2
+"""Seconds between two looks for partitions, while somebody waits for one."""
+
+
+class SparkSplit(NamedTuple):
+    """A partition, of which the first *offset* batches have been read."""
+
+    publication_id: str
+    number: int
+    rows: int
+    name: str
+    """Of the file that was read, in that publication."""
+    offset: int = 0
+    digest: int = 0
+    """Of the file, when some of it was read."""
+
+
+class SparkSource(Source[SparkSplit]):
+    """Batches of columns.  Partitions are handed out in their order, each when it is published.
+
+    Args:
+        vertex_id: of the Spark stage.
+        name: of the stage, for errors.
+        type_info: what the rows are to be; None: what the DataFrame's columns are.
+        convert: makes them that.
+    """
+
+    def __init__(
+        self,
+        vertex_id: JobVertexID,
+        name: str,
+        type_info: TypeInformation | None = None,
+        convert: Convert = lambda batch: batch,
+    ) -> None:
+        self.vertex_id = vertex_id
+        self._name = name
+        self._type_info = type_info
+        self._convert = convert
+        self._location: str | None = None
+
+    def locate(self, location: str) -> None:
+        """Where the stage publishes; known in the processes of the cluster only."""
+        self._location = location
+
+    def get_boundedness(self) -> Boundedness:
+        return Boundedness.BOUNDED
+
+    def get_produced_type(self) -> TypeInformation | None:
+        return self._type_info
+
+    def create_enumerator(
+        self, context: EnumeratorContext[SparkSplit], clock: Clock
+    ) -> SplitEnumerator[SparkSplit]:
+        return SparkEnumerator(context, self._published(), self._name, clock)
+
+    def create_reader(self, context: ReaderContext) -> SourceReader[SparkSplit]:
+        return _SparkReader(context, self._published(), self._name, self._convert)
+
+    def _published(self) -> PublishedPartitions:
+        if self._location is None:
+            raise StreamError(
+                f"the Spark stage {self._name!r} runs in the slots of a cluster: give the "
+                "environment one, StreamExecutionEnvironment.get_execution_environment("
+                "cluster=flinkray.connect())"
+            )
+        return PublishedPartitions(self._location)
+
+
+class SparkEnumerator(SplitEnumerator[SparkSplit]):
+    """Its state: which publication is read, and the number of its next partition."""
+
+    def __init__(
+        self,
+        context: EnumeratorContext[SparkSplit],
+        published: PublishedPartitions,
+        name: str,
+        clock: Clock,
+    ) -> None:
+        super().__init__(context)
+        self._published = published
+        self._name = name
+        self._clock = clock
+        self._publication_id: str | None = None
+        self._next = 0
+        self._given_back: list[SparkSplit] = []
+        self._found: dict[int, PublishedPartition] = {}
+        self._end: int | None = None
+        """Behind the last partition; None: not known yet."""
+        self._waiting: dict[int, None] = {}
+        self._due = 0.0
+
+    def handle_split_request(self, subtask: int) -> None:
+        self._waiting[subtask] = None
+        self._serve()
+
+    def next_discovery_time(self) -> float | None:
+        return self._due if self._waiting else None
+
+    def discover(self) -> None:
+        self._serve()
+
+    def _serve(self) -> None:
+        while self._waiting:
+            subtask = next(iter(self._waiting))
+            split = self._next_split()
+            if split is not None:
+                self.context.assign_split(split, subtask)
+            elif self._end is not None:
+                self.context.signal_no_more_splits(subtask)
+            else:
+                self._due = self._clock.time() + LOOK_INTERVAL
+                return
+            del self._waiting[subtask]
+
+    def _next_split(self) -> SparkSplit | None:
+        if self._given_back:
+            return self._given_back.pop(0)
+        if self._next not in self._found and (self._end is None or self._next < self._end):
+            self._look()
+        while self._end is not None and self._next < self._end and self._next not in self._found:
+            self._next += 1  # Spark has no rows to be written there
+        partition = self._found.pop(self._next, None)
+        if partition is None:
+            return None
+        assert self._publication_id is not None
+        self._next += 1
+        return SparkSplit(self._publication_id, partition.number, partition.rows, partition.name)
+
+    def _look(self) -> None:
+        publication = self._published.publication()
+        if publication is None:
+            return
+        if publication.publication_id != self._publication_id:
+            if self._next:
+                raise _computed_otherwise(self._name)
+            self._publication_id = publication.publication_id
+        found = self._published.list(publication)
+        self._found = {number: one for number, one in found.items() if number >= self._next}
+        if publication.rows is not None:
+            self._end = max(publication.rows, default=-1) + 1
+            for number, rows in publication.rows.items():
+                if number >= self._next and number not in found:
+                    text = f"partition {number} of {self._name!r}, of {rows} rows, is gone"
+                    raise FileResultLostError(text, self._published.location)
+
+    def add_splits_back(self, splits: Sequence[SparkSplit], subtask: int) -> None:
+        self._given_back = sorted([*splits, *self._given_back], key=lambda split: split.number)
+        self._serve()
+
+    def snapshot_state(self, checkpoint_id: int) -> Any:
+        return self._publication_id, self._next, list(self._given_back)
+
+    def restore(self, checkpoint: Any) -> None:
+        self._publication_id, self._next, given_back = checkpoint
+        self._given_back = list(given_back)
+
+
+class _SparkReader(SequentialReader[SparkSplit]):
+    def __init__(
+        self,
+        context: ReaderContext,
+        published: PublishedPartitions,
+        name: str,
+        convert: Convert,
+    ) -> None:
+        super().__init__(context)
+        self._published = published
+        self._name = name
+        self._convert = convert
+        self._file: pa.RecordBatchFileReader | None = None
+
+    def open_split(self, split: SparkSplit) -> None:
+        self._split, self._file = split, None
+
+    def read(self, max_records: int) -> Polled:
+        if self._file is None:
+            self._file = self._open()
+            if self._file is None:
+                return NOTHING_NOW
+        split = self._split
+        if split.offset == self._file.num_record_batches:
+            return END_OF_INPUT
+        batch = self._convert(self._file.get_batch(split.offset))
+        self._split = split._replace(offset=split.offset + 1)
+        return Columns(batch, origin=Origin(f"partition {split.number}", split.offset))
+
+    def next_poll_time(self) -> float | None:
+        if self._current is not None and self._file is None:
+            return self.context.clock.time() + LOOK_INTERVAL
+        return super().next_poll_time()
+
+    def _open(self) -> pa.RecordBatchFileReader | None:
+        split, published = self._split, self._published
+        try:
+            file = published.open(split.publication_id, split.name)
+        except FileResultLostError:
+            found = self._published_anew()
+            if found is None:
+                return None
+            split = split._replace(name=found.name, rows=found.rows)
+            file = published.open(split.publication_id, split.name)
+        digest = published.digest(split.publication_id, split.name)
+        if split.offset and (self._split.rows, self._split.digest) != (split.rows, digest):
+            raise NonDeterministicSourceError(
+                f"partition {split.number} of {self._name!r} was read up to batch {split.offset}, "
+                f"of {self._split.rows} rows; computed anew, it has {split.rows} rows, or others: "
+                f"{_WAY_OUT}"
+            )
+        self._split = split._replace(digest=digest)
+        return file
+
+    def _published_anew(self) -> PublishedPartition | None:
+        """In a job that was started from a savepoint: by its own Spark stage; None: not yet."""
+        split, published = self._split, self._published
+        publication = published.publication()
+        if publication is None:
+            return None
+        if publication.publication_id != split.publication_id:
+            raise _computed_otherwise(self._name)
+        found = published.list(publication).get(split.number)
+        if found is None and publication.rows is not None:
+            text = f"partition {split.number} of {self._name!r}, which was read in part, is gone"
+            raise FileResultLostError(text, published.location)
+        return found
+
+    def remaining(self) -> SparkSplit:
+        return self._split
+
+
+_WAY_OUT = (
+    "a DataFrame that is read on after a failure has to be the same whenever it is computed; write "
+    "it to files first, and read those"
+)
+
+
+def _computed_otherwise(name: str) -> NonDeterministicSourceError:
+    return NonDeterministicSourceError(
+        f"partitions of {name!r} were read, and what is computed now is another DataFrame, or is "
+        f"divided otherwise: {_WAY_OUT}"
+    )

@@ -1,0 +1,88 @@
+"""Programs that read DataFrames, as they become jobs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import flinkray
+from flinkray.core.errors import ConfigurationError
+from flinkray.datastream import StreamExecutionEnvironment, Types
+from flinkray.scheduler.graph.job_graph import SPARK, STREAM, JobGraph
+from flinkray.scheduler.graph.validation import validate
+from flinkray.spark.gateway import PUBLISHED, RESULT_KIND
+from flinkray.spark.user_code import UserCodeError
+from flinkray.streaming.errors import OperatorError, StreamError
+
+
+def numbers(spark: Any) -> Any:
+    return spark.range(10)
+
+
+def job_of(env: StreamExecutionEnvironment) -> JobGraph:
+    return env._job(env.get_stream_graph())
+
+
+def test_the_stage_is_a_vertex_of_the_job_in_slots_of_its_own() -> None:
+    env = StreamExecutionEnvironment().set_parallelism(2)
+    conf = {"spark.sql.shuffle.partitions": 7}
+    stream = env.from_spark(
+        numbers, executors=3, cpu=2, memory="2g", spark_conf=conf, source_name="numbers"
+    )
+    stream.map(str).print()
+
+    job = job_of(env)
+
+    validate(job)
+    stage, *others = job.vertices
+    assert (stage.invokable.kind, stage.name, stage.parallelism) == (SPARK, "Spark: numbers", 3)
+    assert (stage.slot_profile.cpu, stage.slot_profile.memory) == (2, 2 * 2**30)
+    assert stage.invokable.configuration == {
+        "spark.sql.shuffle.partitions": "7",
+        RESULT_KIND: PUBLISHED,
+    }
+    assert {vertex.invokable.kind for vertex in others} == {STREAM}
+    assert stage.slot_sharing_group not in {vertex.slot_sharing_group for vertex in others}
+
+
+def test_a_declared_type_is_that_of_the_stream() -> None:
+    kind = Types.ROW_NAMED(["id"], [Types.LONG()])
+    assert StreamExecutionEnvironment().from_spark(numbers, type_info=kind).get_type() == kind
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"memory": 0}, "too small for a Spark executor"),
+        ({"memory": "600m"}, "too small for a Spark executor"),
+        ({"memory": "many"}, "memory='many'"),
+        ({"executors": 0}, "at least one executor"),
+        ({"spark_conf": {"spark.executor.memory": "4g"}}, "spark.executor.memory cannot be set"),
+    ],
+)
+def test_what_no_executor_can_be_is_refused_before_anything_runs(
+    arguments: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=text):
+        StreamExecutionEnvironment().from_spark(numbers, **arguments)
+
+
+def test_what_is_no_function_is_refused() -> None:
+    frame: Any = [1, 2, 3]
+    with pytest.raises(UserCodeError, match="not list"):
+        StreamExecutionEnvironment().from_spark(frame)
+
+
+def test_stage_of_a_batch_job_reads_others_instead() -> None:
+    def program(env: StreamExecutionEnvironment) -> None:
+        env.from_spark(numbers).print()
+
+    with pytest.raises(ConfigurationError, match=r"BatchJob\.spark"):
+        flinkray.BatchJob("job").stream(program)
+
+
+def test_without_a_cluster_there_are_no_slots_for_it() -> None:
+    env = StreamExecutionEnvironment()
+    with pytest.raises((StreamError, OperatorError), match="runs in the slots of a cluster"):
+        list(env.from_spark(numbers).execute_and_collect())

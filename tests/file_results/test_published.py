@@ -1,0 +1,131 @@
+"""Partitions that are read while others are still computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from flinkray.file_results import (
+    FileResultLostError,
+    NonDeterministicSourceError,
+    Publication,
+    PublishedPartitions,
+)
+
+SCHEMA = pa.schema([("n", pa.int64())])
+BATCH = pa.record_batch([pa.array([1, 2, 3])], schema=SCHEMA)
+
+
+def published_in(path: Path) -> PublishedPartitions:
+    published = PublishedPartitions(str(path))
+    published.begin("a")
+    return published
+
+
+def there(published: PublishedPartitions) -> list[int]:
+    publication = published.publication()
+    assert publication is not None
+    return sorted(published.list(publication))
+
+
+def test_nothing_is_there_before_anybody_has_begun(tmp_path: Path) -> None:
+    assert PublishedPartitions(str(tmp_path / "none")).publication() is None
+
+
+def test_a_partition_is_there_when_all_of_it_is(tmp_path: Path) -> None:
+    published = published_in(tmp_path)
+    seen: list[list[int]] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield BATCH
+        seen.append(there(published))
+        yield BATCH
+
+    published.write("a", 4, SCHEMA, batches())
+
+    assert seen == [[]]
+    assert there(published) == [4]
+
+
+def test_one_that_fails_half_way_is_never_there(tmp_path: Path) -> None:
+    published = published_in(tmp_path)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield BATCH
+        raise ValueError("the task is lost")
+
+    with pytest.raises(ValueError, match="lost"):
+        published.write("a", 4, SCHEMA, batches())
+
+    assert there(published) == []
+
+
+def test_of_several_attempts_the_one_that_was_chosen_stays_to_be_read(tmp_path: Path) -> None:
+    published = published_in(tmp_path)
+    first = published.write("a", 0, SCHEMA, [BATCH])
+    second = published.write("a", 0, SCHEMA, [BATCH])
+
+    assert first.name != second.name
+    assert there(published) == [0]
+    for one in (first, second):
+        assert published.open("a", one.name).read_all().num_rows == one.rows == 3
+    assert published.digest("a", first.name) == published.digest("a", second.name)
+
+
+def test_an_empty_partition_has_its_columns(tmp_path: Path) -> None:
+    published = published_in(tmp_path)
+    one = published.write("a", 0, SCHEMA, [])
+    assert published.open("a", one.name).schema == SCHEMA
+
+
+def test_it_is_complete_when_it_is_sealed(tmp_path: Path) -> None:
+    published = published_in(tmp_path)
+    assert published.publication() == Publication("a", None)
+
+    published.seal("a", {0: 3, 1: 0})
+
+    assert published.publication() == Publication("a", {0: 3, 1: 0})
+
+
+def test_the_first_one_that_is_sealed_stays(tmp_path: Path) -> None:
+    published = PublishedPartitions(str(tmp_path))
+    published.seal("first", {0: 3})
+    published.seal("late", {0: 4})
+    assert published.publication() == Publication("first", {0: 3})
+
+
+def test_what_is_known_at_the_end_only_is_not_seen_before(tmp_path: Path) -> None:
+    published = PublishedPartitions(str(tmp_path))
+    published.write("attempt", 0, SCHEMA, [BATCH])
+    assert published.publication() is None
+
+    published.seal("attempt", {0: 3})
+
+    assert there(published) == [0]
+
+
+def test_the_same_may_begin_again_and_another_one_only_if_nothing_was_published(
+    tmp_path: Path,
+) -> None:
+    published = published_in(tmp_path)
+    published.begin("b")
+    published.write("b", 0, SCHEMA, [BATCH])
+    published.begin("b")
+
+    with pytest.raises(NonDeterministicSourceError, match="what is computed now is c"):
+        published.begin("c")
+
+
+def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileResultLostError, match=r"000007-1-x\.arrow"):
+        published_in(tmp_path).open("a", "000007-1-x.arrow")
+
+
+def test_digests_tell_rows_from_others(tmp_path: Path) -> None:
+    published = published_in(tmp_path)
+    others = pa.record_batch([pa.array([1, 3, 2])], schema=SCHEMA)
+    one, other = (published.write("a", 0, SCHEMA, [batch]) for batch in (BATCH, others))
+    assert published.digest("a", one.name) != published.digest("a", other.name)

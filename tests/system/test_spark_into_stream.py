@@ -1,0 +1,209 @@
+"""DataFrames that streams of the same job read, on a real cluster: what comes out is what pandas
+computes, whatever dies meanwhile.
+
+Kills take long, and are made on request: ``FLINKRAY_KILLS=9 FLINKRAY_KILLS_SEED=1 pytest -k kills
+--log-cli-level=INFO tests/system/test_spark_into_stream.py``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import psutil
+import pyarrow as pa
+import pytest
+
+import flinkray
+from flinkray.client import ClusterClient, JobHandle
+from flinkray.client.ray_runtime import cluster_namespace
+from flinkray.core.ids import JobID
+from flinkray.datastream import DataStream, StreamExecutionEnvironment, WatermarkStrategy
+from flinkray.datastream.window import TumblingEventTimeWindows
+from flinkray.spark.processes import leftover_processes
+from flinkray.testing.waiting import wait_until
+from tests.system.observer import assert_leaves_no_traces, kill, live_actors
+
+pytestmark = [pytest.mark.ray, pytest.mark.spark]
+
+log = logging.getLogger(__name__)
+
+KILLS = int(os.environ.get("FLINKRAY_KILLS", "0"))
+SEED = int(os.environ.get("FLINKRAY_KILLS_SEED", "1"))
+ROWS, KEYS, WINDOW = 300_000, 50, 60_000
+CLUSTER_ID = "spark-into-stream"
+CONFIGURATION = {
+    "taskmanager.numberOfTaskSlots": "2",
+    "taskmanager.cpu.cores": "0.5",
+    "taskmanager.memory": "200m",
+    "restart-strategy.type": "fixed-delay",
+    "restart-strategy.fixed-delay.attempts": "100000",
+    "restart-strategy.fixed-delay.delay": "100 ms",
+    "jobmaster.max-failovers": "100000",
+}
+KINDS = ("JobMaster", "SparkDriver", "StreamCoordinator", "TaskProcess")
+END = 600.0
+"""Seconds within which a job ends that nothing happens to any more, also on a busy machine."""
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("storage")
+
+
+@pytest.fixture(scope="module")
+def cluster(ray_cluster: object, storage: Path) -> Iterator[ClusterClient]:
+    configuration = {**CONFIGURATION, "storage.dir": str(storage)}
+    with flinkray.connect(cluster_id=CLUSTER_ID, configuration=configuration) as client:
+        yield client
+
+
+def numbers(pause: float = 0.0) -> Callable[[Any], Any]:
+    """Six partitions; each takes *pause* seconds more."""
+
+    def numbered(spark: Any) -> Any:
+        frame = spark.range(0, ROWS, 1, 6).selectExpr(
+            "id", "id % 50 as key", "id * 0.5 as value", "timestamp_millis(id) as at"
+        )
+
+        def slowly(batches: Iterator[Any]) -> Iterator[Any]:
+            time.sleep(pause)
+            yield from batches
+
+        return frame.mapInArrow(slowly, frame.schema) if pause else frame
+
+    return numbered
+
+
+def expected() -> pd.DataFrame:
+    ids = np.arange(ROWS)
+    rows = pd.DataFrame({"key": ids % KEYS, "value": ids * 0.5, "start": ids // WINDOW * WINDOW})
+    found = rows.groupby(["start", "key"])["value"].agg(["size", "sum"]).reset_index()
+    in_order: pd.DataFrame = found.sort_values(["start", "key"], ignore_index=True)
+    return in_order
+
+
+def summed(batch: pa.RecordBatch) -> pa.Table:
+    table = pa.Table.from_batches([batch])
+    return table.group_by(["window_start", "key"]).aggregate([("value", "count"), ("value", "sum")])
+
+
+def windows_of(
+    env: StreamExecutionEnvironment, function: Any, slower: Any = None, **more: Any
+) -> Any:
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_column("at")
+    rows = env.from_spark(function, strategy, "numbers").uid("numbers")
+    if slower is not None:
+        rows = rows.map_batches(slower).uid("slower")
+    windows = rows.key_by("key").window(TumblingEventTimeWindows.of(WINDOW))
+    results: DataStream = windows.map_batches(summed).uid("windows")
+    return results
+
+
+def assert_right(results: list[Any]) -> None:
+    names = ["window_start", "key", "value_count", "value_sum"]
+    found = pd.DataFrame([[row[name] for name in names] for row in results], columns=names)
+    found = found.sort_values(names[:2], ignore_index=True)
+    wanted = expected()
+    assert len(found) == len(wanted)
+    for name, other in zip(names, ["start", "key", "size", "sum"], strict=True):
+        assert found[name].tolist() == wanted[other].tolist(), name
+
+
+def environment(cluster: ClusterClient, interval: int) -> StreamExecutionEnvironment:
+    env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster)
+    env.set_parallelism(2).enable_checkpointing(interval)
+    return env
+
+
+def test_stream_reads_what_spark_computes_and_nothing_is_left(cluster: ClusterClient) -> None:
+    """By columns, with time from one of them, while checkpoints are taken."""
+    results = windows_of(environment(cluster, 200), numbers()).execute_and_collect()
+
+    assert_right(list(results))
+
+    assert_leaves_no_traces(results.job_id)
+
+
+# --- kills ----------------------------------------------------------------------------------------
+
+
+class Slower:
+    """Gives batches on, and takes its time."""
+
+    def __init__(self, pause: float) -> None:
+        self._pause = pause
+
+    def map_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        time.sleep(self._pause)
+        return batch
+
+
+def victims(job_id: JobID) -> dict[str, list[int]]:
+    """Processes that the job needs, by kind."""
+    found: dict[str, list[int]] = {}
+    for actor in live_actors():
+        is_ours = actor.namespace == cluster_namespace(CLUSTER_ID)
+        if actor.name.startswith("raydp-executor-"):
+            found.setdefault("Spark executor", []).append(actor.pid)
+        elif is_ours and actor.pid and actor.kind in KINDS:
+            found.setdefault(actor.kind, []).append(actor.pid)
+    for process in leftover_processes(job_id):
+        with suppress(psutil.NoSuchProcess):
+            if "pyspark.daemon" in " ".join(process.cmdline()):
+                found.setdefault("Python worker of Spark", []).append(process.pid)
+    return found
+
+
+def running_job(cluster: ClusterClient) -> JobHandle:
+    def found() -> list[JobHandle]:
+        return [cluster.job(it.job_id) for it in cluster.list_jobs() if not it.status.is_terminal]
+
+    return wait_until(found, END, "the job")[0]
+
+
+def collected(stream: DataStream) -> list[Any]:
+    return list(stream.execute_and_collect())
+
+
+def wait_for_rows(folder: Path, results: Future[Any]) -> None:
+    published = "results/published/*/*/*.arrow"
+    wait_until(lambda: results.done() or any(folder.glob(published)), END, "rows")
+
+
+@pytest.mark.kill
+@pytest.mark.timeout(300 + 120 * KILLS)
+@pytest.mark.skipif(KILLS == 0, reason="FLINKRAY_KILLS says how many")
+def test_results_are_the_same_under_random_kills(cluster: ClusterClient, storage: Path) -> None:
+    """One job after the other, until so many processes were killed; each ends right."""
+    random = Random(SEED)
+    killed: list[str] = []
+    with ThreadPoolExecutor(1) as pool:
+        while len(killed) < KILLS:
+            stream = windows_of(environment(cluster, 300), numbers(1.5), Slower(0.1))
+            results = pool.submit(collected, stream)
+            job_id = running_job(cluster).job_id
+            wait_for_rows(storage / "data" / str(job_id), results)
+            for _ in range(random.randint(1, 3)):
+                with suppress(TimeoutError):
+                    results.result(timeout=random.uniform(0.0, 6.0))
+                    break
+                there = victims(job_id)
+                if len(killed) < KILLS and there:
+                    kind = random.choice(sorted(there))
+                    with suppress(ProcessLookupError):
+                        kill(random.choice(there[kind]))
+                        killed.append(kind)
+                        log.info("kill %d: %s", len(killed), kind)
+            assert_right(results.result(timeout=END))
+            log.info("a job has ended right after %d kills: %s", len(killed), killed)
+            assert_leaves_no_traces(job_id)
