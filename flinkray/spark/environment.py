@@ -49,19 +49,29 @@ class JavaInstallation:
 
 
 @dataclass(frozen=True, slots=True)
+class RaydpArchives:
+    """The Java parts of RayDP and of Ray."""
+
+    jars: tuple[Path, ...]
+    agent: Path
+    ray_jars: tuple[Path, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SparkEnvironment:
     """A machine on which a Spark stage can run."""
 
     java: JavaInstallation
     spark_home: Path
-    raydp_jars: tuple[Path, ...]
-    raydp_agent: Path
-    ray_jars: tuple[Path, ...]
+    raydp: RaydpArchives | None
+    """None where RayDP is not the host of executors."""
 
     @property
     def class_path(self) -> str:
         """RayDP's classes first: it replaces some of Spark's."""
-        entries = [*self.raydp_jars, self.spark_home / "jars" / "*", *self.ray_jars]
+        entries = [self.spark_home / "jars" / "*"]
+        if self.raydp is not None:
+            entries = [*self.raydp.jars, *entries, *self.raydp.ray_jars]
         return os.pathsep.join(str(entry) for entry in entries)
 
 
@@ -80,7 +90,11 @@ def check_environment(
     for distribution, (lowest, highest) in VERSIONS.items():
         check_version(distribution, _installed_version(distribution), lowest, highest)
     java = find_java(java_home, environ)
-    spark_home, raydp, ray = (_package_directory(name) for name in ("pyspark", "raydp", "ray"))
+    return SparkEnvironment(java, _package_directory("pyspark"), _raydp_archives())
+
+
+def _raydp_archives() -> RaydpArchives:
+    raydp, ray = (_package_directory(name) for name in ("raydp", "ray"))
     raydp_jars = tuple(sorted((raydp / "jars").glob("*.jar")))
     ray_jars = tuple(sorted((ray / "jars").glob("*.jar")))
     agents = [jar for jar in raydp_jars if jar.name.startswith("raydp-agent")]
@@ -90,7 +104,7 @@ def check_environment(
             "the installation is incomplete; reinstall it: "
             f"pip install --force-reinstall {'raydp' if not agents else 'ray'}"
         )
-    return SparkEnvironment(java, spark_home, raydp_jars, agents[0], ray_jars)
+    return RaydpArchives(raydp_jars, agents[0], ray_jars)
 
 
 def check_version(distribution: str, found: str | None, lowest: str, highest: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from flinkray.scheduler.shared.spark_reports import (
@@ -11,7 +11,8 @@ from flinkray.scheduler.shared.spark_reports import (
     SparkProgress,
     SparkStageProgress,
 )
-from flinkray.spark.ray_cluster import ACTOR_NAME_PREFIX, ActorInfo, ray_executor_actors
+from flinkray.spark.host import SparkHost
+from flinkray.spark.ray_cluster import ACTOR_NAME_PREFIX, ActorInfo
 
 
 def join_executors(
@@ -58,8 +59,7 @@ class ExecutorView:
         self,
         gateway: Any,
         java_context: Any,
-        restarted_executors: Callable[[], Mapping[str, str]],
-        namespace: str,
+        host: SparkHost,
     ) -> None:
         jvm = gateway.jvm
         self._context = java_context
@@ -69,27 +69,17 @@ class ExecutorView:
         self._active_status.add(jvm.org.apache.spark.status.api.v1.StageStatus.ACTIVE)
         self._quantiles = gateway.new_array(jvm.double, 0)
         self._no_tasks = jvm.java.util.ArrayList()
-        self._restarted_executors = restarted_executors
-        self._namespace = namespace
-        self._known: frozenset[str] = frozenset()
-        self._registered: tuple[SparkExecutorInfo, ...] = ()
+        self._host = host
 
     def is_stopped(self) -> bool:
-        """Whether the SparkContext has shut down (it does when RayDP's app master dies)."""
+        """Whether the SparkContext has shut down (it does when its host is lost)."""
         return bool(self._context.isStopped())
 
     def look(self) -> tuple[tuple[SparkExecutorInfo, ...], SparkProgress]:
         """The registered executors and the progress, now."""
         executors = [e for e in self._json(self._store.executorList(False)) if e["id"] != "driver"]
-        active = frozenset(e["id"] for e in executors if e["isActive"])
-        if active != self._known or len(active) != len(self._registered):
-            self._registered = join_executors(
-                sorted(active, key=_by_number),
-                self._restarted_executors(),
-                ray_executor_actors(self._namespace),
-            )
-            self._known = active
-        return self._registered, self._progress(executors)
+        registered = self._host.executors(e["id"] for e in executors if e["isActive"])
+        return registered, self._progress(executors)
 
     def final_progress(self) -> SparkProgress:
         """The progress, once Spark has booked all that has happened so far."""
@@ -122,7 +112,3 @@ class ExecutorView:
 
     def _json(self, value: Any) -> Any:
         return json.loads(self._mapper.writeValueAsString(value))
-
-
-def _by_number(executor_id: str) -> tuple[int, str]:
-    return (int(executor_id), "") if executor_id.isdigit() else (0, executor_id)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.resources import ResourceProfile, format_memory_size, parse_memory_size
-from flinkray.spark.environment import JAVA_HOME_OPTION, SparkEnvironment
+from flinkray.spark.environment import JAVA_HOME_OPTION
 from flinkray.spark.gateway import SparkStageDescriptor
+from flinkray.spark.host import HostProperties
 from flinkray.spark.processes import marker_environment, marker_options, stage_name
 from flinkray.spark.ray_cluster import RayContext
 
@@ -72,20 +72,18 @@ class StageProperties:
     """How to start the JVMs of a stage."""
 
     spark: dict[str, str]
-    """For the SparkSession, without the master (known once the app master runs)."""
+    """For the SparkSession, without the master (known once the host has one)."""
     driver_command: tuple[str, ...]
     """Arguments of ``java`` for the driver."""
-    app_master_options: tuple[str, ...]
-    app_master_resources: dict[str, float]
     class_path: str
     python: str
     """The interpreter of the Python workers."""
 
 
 def stage_properties(
-    stage: SparkStageDescriptor, environment: SparkEnvironment, ray: RayContext, python: str
+    stage: SparkStageDescriptor, ray: RayContext, python: str, host: HostProperties
 ) -> StageProperties:
-    """Everything that decides how a stage's driver, app master and executors are started.
+    """Everything that decides how a stage's driver and executors are started.
 
     Raises:
         ConfigurationError: the user set a property that follows from the job, or the slot's
@@ -119,9 +117,6 @@ def stage_properties(
         "spark.dynamicAllocation.enabled": "false",
         "spark.shuffle.service.enabled": "false",
         "spark.local.dir": scratch,
-        "spark.javaagent": str(environment.raydp_agent),
-        "spark.ray.log4j.factory.class": "log4j2",
-        "spark.ray.log4j.config.file.name": "log4j2.xml",
         "spark.executor.extraJavaOptions": _joined(
             *MODULE_OPTIONS,
             # As many threads for collection and compilation as the slot has cores, not the node.
@@ -129,28 +124,17 @@ def stage_properties(
             *marker,
             user.get("spark.executor.extraJavaOptions", ""),
         ),
-        f"{_ACTOR_RESOURCE}.cpu": f"{stage.slot_profile.cpu:g}",
+        **host.spark,
     }
-    for name, amount in sorted(stage.slot_profile.extended.items()):
-        owned[f"{_ACTOR_RESOURCE}.{name}"] = f"{amount:g}"
     for name, value in marker_environment(stage.job_id, stage.attempt_name).items():
         owned[f"spark.executorEnv.{name}"] = value
-    class_path = _class_path(environment, user)
+    class_path = _class_path(host.class_path, user)
     return StageProperties(
         spark={**defaults, **user, **owned},
-        driver_command=_driver_command(stage, environment, ray, user, class_path),
-        app_master_options=_app_master_options(stage, environment),
-        app_master_resources={
-            # Keeps the app master on the driver's node.  (Never take a resource of the placement
-            # group itself for that: the raylet aborts when the group is removed meanwhile.)
-            f"node:{ray.node_ip}": 0.001
-        },
+        driver_command=_driver_command(stage, ray, user, class_path, host.driver_options),
         class_path=class_path,
         python=user.get("spark.pyspark.python", python),
     )
-
-
-_ACTOR_RESOURCE = "spark.ray.raydp_spark_executor.actor.resource"
 
 
 def refuse_owned(configuration: Mapping[str, str]) -> None:
@@ -205,78 +189,32 @@ def _overhead_size(text: str) -> int:
     return math.ceil(size / MIB) * MIB
 
 
-def _class_path(environment: SparkEnvironment, user: Mapping[str, str]) -> str:
+def _class_path(spark: str, user: Mapping[str, str]) -> str:
     """The user's archives last, as Spark has them."""
     extra = [
         *user.get("spark.driver.extraClassPath", "").split(":"),
         *(jar for jar in user.get("spark.jars", "").split(",") if "://" not in jar),
     ]
-    return ":".join([environment.class_path, *(entry.strip() for entry in extra if entry.strip())])
+    return ":".join([spark, *(entry.strip() for entry in extra if entry.strip())])
 
 
 def _driver_command(
     stage: SparkStageDescriptor,
-    environment: SparkEnvironment,
     ray: RayContext,
     user: Mapping[str, str],
     class_path: str,
+    host_options: tuple[str, ...],
 ) -> tuple[str, ...]:
-    name = stage_name(stage.job_id, stage.attempt_name)
-    properties = {
-        "ray.address": ray.address,
-        "ray.node-ip": ray.node_ip,
-        "ray.run-mode": "CLUSTER",
-        "ray.session-dir": ray.session_directory,
-        "ray.logging.dir": ray.logs_directory,
-        "ray.logging.level": "WARN",
-        "ray.logging.file-prefix": f"flinkray-{name}",
-        # RayDP names its actors raydp-executor-<n>: applications must not share a namespace.
-        "ray.job.namespace": f"flinkray-{name}",
-        "spark.ray.log4j.factory.class": "log4j2",
-        "log4j2.configurationFile": "log4j2-default.properties",
-        "java.io.tmpdir": f"{ray.session_directory}/{name}",
-    }
-    java = environment.java
-    worker_environment = {
-        **marker_environment(stage.job_id, stage.attempt_name),
-        "JAVA_HOME": str(java.home),
-        "PATH": f"{java.home / 'bin'}:${{PATH}}",  # Ray expands it on each node
-        "BASH_ENV": str(Path(__file__).with_name("java_worker.sh")),
-        "FLINKRAY_JVM_LOG": f"{ray.logs_directory}/flinkray-{name}-executors.log",
-    }
-    for key, value in worker_environment.items():
-        properties[f"ray.job.runtime-env.env-vars.{key}"] = value
     return (
         *MODULE_OPTIONS,
         f"-Xmx{_spark_size(user.get('spark.driver.memory', '1g'))}",
-        f"-javaagent:{environment.raydp_agent}",
-        *(f"-D{key}={value}" for key, value in properties.items()),
+        *host_options,
+        f"-Djava.io.tmpdir={ray.session_directory}/{stage_name(stage.job_id, stage.attempt_name)}",
         *marker_options(stage.job_id, stage.attempt_name),
         *user.get("spark.driver.extraJavaOptions", "").split(),
         "-cp",
         class_path,
         "org.apache.spark.api.python.PythonGatewayServer",
-    )
-
-
-def _app_master_options(
-    stage: SparkStageDescriptor, environment: SparkEnvironment
-) -> tuple[str, ...]:
-    """The app master only hands out executors: it is tuned to start fast and stay small."""
-    return (
-        *MODULE_OPTIONS,
-        "-XX:TieredStopAtLevel=1",
-        "-XX:+UseSerialGC",
-        "-Xmx256m",
-        f"-javaagent:{environment.raydp_agent}",
-        "-Dspark.ray.log4j.factory.class=log4j2",
-        "-Dlog4j2.configurationFile=log4j2.xml",
-        "-Dray.logging.file-prefix=raydp-java-worker",
-        f"-Dspark.ray.placement_group={stage.worker_group.value}",
-        # RayDP uses only their number; executor e goes to bundle e modulo that number.
-        f"-Dspark.ray.bundle_indexes={','.join(map(str, range(stage.parallelism)))}",
-        f"-Dspark.executor.instances={stage.parallelism}",
-        *marker_options(stage.job_id, stage.attempt_name),
     )
 
 

@@ -25,6 +25,7 @@ from flinkray.spark.inputs import missing_of, read_input
 from flinkray.spark.publishing import finished_before, publish
 from flinkray.spark.ray_cluster import RayContext
 from flinkray.spark.ray_java import check_ray_starts_java
+from flinkray.spark.raydp_host import RaydpHost
 from flinkray.spark.result import (
     input_failure,
     store_result,
@@ -162,8 +163,9 @@ class SparkStage:
         with self._lock:
             if self._over:
                 return None
+            host = RaydpHost(self._stage, environment, self._ray)
             application = SparkApplication.launch(
-                self._stage, environment, self._ray, sys.executable
+                self._stage, environment, self._ray, sys.executable, host
             )
             self._application = application
         application.jvm.on_exit(self._on_jvm_exit)
@@ -176,8 +178,9 @@ class SparkStage:
         return system_failure(
             "SparkStartError",
             f"the executors of slots {missing} did not register within "
-            f"{self._executor_timeout:g} s; their logs are raydp-java-worker-* in "
-            f"{self._ray.logs_directory}, the driver's is {application.jvm.log_file}",
+            f"{self._executor_timeout:g} s; their logs are "
+            f"{application.host.executor_logs(self._ray.logs_directory)}, "
+            f"the driver's is {application.jvm.log_file}",
         )
 
     def _run_user_code(self, function: SparkFunction, session: SparkSession) -> None:
@@ -213,7 +216,7 @@ class SparkStage:
         application.jvm.wait_briefly()
         if not application.jvm.is_alive:
             return True
-        return application.is_context_stopped() and application.is_app_master_lost()
+        return application.is_context_stopped() and application.host.is_lost()
 
     def _spark_gone(self, error: BaseException | None) -> CoordinatorFailure:
         assert self._application is not None
@@ -221,11 +224,8 @@ class SparkStage:
         if not jvm.is_alive:
             text = f"the Spark driver's JVM (pid {jvm.pid}) ended: {jvm.describe_end()}"
             return system_failure("SparkDriverJvmLost", text)
-        return system_failure(
-            "SparkAppMasterLost",
-            f"RayDP's app master was lost, and the executors with it; log: {jvm.log_file}",
-            error,
-        )
+        loss = self._application.host.loss
+        return system_failure("SparkHostLost", f"{loss}; log: {jvm.log_file}", error)
 
     # --- the watching threads -----------------------------------------------------------------
 
@@ -242,7 +242,7 @@ class SparkStage:
     def _look_until_open(self, application: SparkApplication) -> None:
         steps, since = 0, time.monotonic()
         while application.session is None and not self._stopping.wait(_START_LOOK_INTERVAL):
-            if application.is_app_master_lost():
+            if application.host.is_lost():
                 self._fail(self._spark_gone(None))
             elif len(application.timings) > steps:
                 steps, since = len(application.timings), time.monotonic()
@@ -274,7 +274,7 @@ class SparkStage:
         while not self._stopping.wait(self._look_interval):
             try:
                 if view.is_stopped():
-                    if application.is_app_master_lost():
+                    if application.host.is_lost():
                         self._fail(self._spark_gone(None))
                     continue  # else the function is stopping its session
                 with self._look_lock:
@@ -295,7 +295,7 @@ class SparkStage:
                 return
 
     def _is_stopped_by_function(self, application: SparkApplication) -> bool:
-        return application.is_context_stopped() and not application.is_app_master_lost()
+        return application.is_context_stopped() and not application.host.is_lost()
 
     @property
     def _look_interval(self) -> float:

@@ -140,5 +140,6 @@ def test_a_missing_package_is_refused_with_the_command() -> None:
 def test_this_machine_is_fit_for_spark_stages(elsewhere: dict[str, str]) -> None:
     environment = check_environment(None, elsewhere)
 
-    assert environment.raydp_agent.is_file()
+    assert environment.raydp is not None
+    assert environment.raydp.agent.is_file()
     assert environment.class_path.index("raydp") < environment.class_path.index("pyspark")

@@ -10,28 +10,31 @@ import pytest
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.ids import JobID, JobMasterId, JobVertexID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
-from flinkray.spark.environment import JavaInstallation, SparkEnvironment
+from flinkray.spark.environment import JavaInstallation, RaydpArchives, SparkEnvironment
 from flinkray.spark.gateway import SparkStageDescriptor
 from flinkray.spark.ray_cluster import RayContext
+from flinkray.spark.raydp_host import app_master_options, raydp_properties
 from flinkray.spark.session import MIB, StageProperties, split_memory, stage_properties
 
 ENVIRONMENT = SparkEnvironment(
     java=JavaInstallation(Path("/java"), "17.0.9", "PATH"),
     spark_home=Path("/spark"),
-    raydp_jars=(Path("/raydp/raydp-agent.jar"), Path("/raydp/raydp.jar")),
-    raydp_agent=Path("/raydp/raydp-agent.jar"),
-    ray_jars=(Path("/ray/ray_dist.jar"),),
+    raydp=RaydpArchives(
+        jars=(Path("/raydp/raydp-agent.jar"), Path("/raydp/raydp.jar")),
+        agent=Path("/raydp/raydp-agent.jar"),
+        ray_jars=(Path("/ray/ray_dist.jar"),),
+    ),
 )
 RAY = RayContext("10.0.0.1:6379", "10.0.0.2", "/ray/session", "/ray/session/logs")
 GROUP = "ab" * 18
 
 
-def properties(
+def stage(
     configuration: dict[str, str] | None = None,
     profile: ResourceProfile | None = None,
     attempt: int = 3,
-) -> StageProperties:
-    stage = SparkStageDescriptor(
+) -> SparkStageDescriptor:
+    return SparkStageDescriptor(
         job_id=JobID(bytes(16)),
         job_name="flights",
         vertex_id=JobVertexID(bytes([1] * 16)),
@@ -45,7 +48,22 @@ def properties(
         configuration=configuration or {},
         result_location="/results",
     )
-    return stage_properties(stage, ENVIRONMENT, RAY, "/python")
+
+
+def properties(
+    configuration: dict[str, str] | None = None,
+    profile: ResourceProfile | None = None,
+    attempt: int = 3,
+) -> StageProperties:
+    """On RayDP."""
+    described = stage(configuration, profile, attempt)
+    host = raydp_properties(described, ENVIRONMENT, RAY)
+    return stage_properties(described, RAY, "/python", host)
+
+
+def options_of_the_app_master() -> tuple[str, ...]:
+    assert ENVIRONMENT.raydp is not None
+    return app_master_options(stage(), ENVIRONMENT.raydp)
 
 
 def test_an_executor_takes_cores_and_resources_of_its_slot_and_heap_beside_its_overhead() -> None:
@@ -67,7 +85,7 @@ def test_a_slot_of_less_than_a_core_runs_one_task_at_a_time() -> None:
 
 
 def test_the_app_master_is_told_the_placement_group_and_as_many_bundles_as_slots() -> None:
-    options = properties().app_master_options
+    options = options_of_the_app_master()
 
     assert f"-Dspark.ray.placement_group={GROUP}" in options
     assert "-Dspark.ray.bundle_indexes=0,1,2" in options
@@ -86,26 +104,26 @@ def test_each_attempt_has_a_ray_namespace_of_its_own() -> None:
 
 
 def test_every_jvm_carries_the_mark_of_job_and_attempt() -> None:
-    stage = properties()
+    started = properties()
     marks = {
         f"-Dflinkray.job.id={'0' * 32}",
         "-Dflinkray.spark.attempt=01010101-02020202-3",
     }
 
-    assert marks <= set(stage.driver_command)
-    assert marks <= set(stage.app_master_options)
-    assert marks <= set(shlex.split(stage.spark["spark.executor.extraJavaOptions"]))
-    assert stage.spark["spark.executorEnv.FLINKRAY_JOB_ID"] == "0" * 32
-    assert f"-Dray.job.runtime-env.env-vars.FLINKRAY_JOB_ID={'0' * 32}" in stage.driver_command
+    assert marks <= set(started.driver_command)
+    assert marks <= set(options_of_the_app_master())
+    assert marks <= set(shlex.split(started.spark["spark.executor.extraJavaOptions"]))
+    assert started.spark["spark.executorEnv.FLINKRAY_JOB_ID"] == "0" * 32
+    assert f"-Dray.job.runtime-env.env-vars.FLINKRAY_JOB_ID={'0' * 32}" in started.driver_command
 
 
 def test_java_17_gets_its_module_options_in_all_three_kinds_of_jvm() -> None:
-    stage = properties()
+    started = properties()
     option = "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED"
 
-    assert option in stage.driver_command
-    assert option in stage.app_master_options
-    assert option in stage.spark["spark.executor.extraJavaOptions"].split()
+    assert option in started.driver_command
+    assert option in options_of_the_app_master()
+    assert option in started.spark["spark.executor.extraJavaOptions"].split()
 
 
 def test_tasks_are_counted_as_they_start_unless_the_user_says_otherwise() -> None:
@@ -116,7 +134,7 @@ def test_tasks_are_counted_as_they_start_unless_the_user_says_otherwise() -> Non
 
 
 def test_the_users_properties_override_defaults_and_extend_options() -> None:
-    stage = properties(
+    started = properties(
         {
             "spark.ui.enabled": "true",
             "spark.sql.shuffle.partitions": "7",
@@ -128,13 +146,13 @@ def test_the_users_properties_override_defaults_and_extend_options() -> None:
         }
     )
 
-    assert stage.spark["spark.ui.enabled"] == "true"
-    assert stage.spark["spark.sql.shuffle.partitions"] == "7"
-    assert "-Dmine=1" in stage.spark["spark.executor.extraJavaOptions"].split()
-    assert "-Xmx2048m" in stage.driver_command
-    assert "-Dmine=2" in stage.driver_command
-    assert stage.class_path.endswith("/ray/ray_dist.jar:/mine/a.jar:/mine/b.jar")
-    assert stage.python == "/mine/python"
+    assert started.spark["spark.ui.enabled"] == "true"
+    assert started.spark["spark.sql.shuffle.partitions"] == "7"
+    assert "-Dmine=1" in started.spark["spark.executor.extraJavaOptions"].split()
+    assert "-Xmx2048m" in started.driver_command
+    assert "-Dmine=2" in started.driver_command
+    assert started.class_path.endswith("/ray/ray_dist.jar:/mine/a.jar:/mine/b.jar")
+    assert started.python == "/mine/python"
 
 
 def test_the_users_overhead_decides_how_the_slots_memory_is_split() -> None:
