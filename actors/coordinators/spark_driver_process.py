@@ -17,20 +17,10 @@ from flinkray.spark.gateway import (
     SparkDriverGateway,
     SparkStageDescriptor,
     SparkStageInput,
+    spark_driver_process,
 )
 
 SPARK_DRIVER_FACTORY = "flinkray.spark.driver:create_spark_driver"
-
-
-def spark_driver_process(descriptor: SparkStageDescriptor) -> str:
-    """Name of the process of a stage attempt's driver.
-
-    The JobMasterId is part of it, as each JobMaster of a job counts its attempts from 0.
-    """
-    return (
-        f"SparkDriver-{descriptor.job_id}-{descriptor.vertex_id.short()}"
-        f"-{descriptor.job_master_id.short()}-{descriptor.attempt_number}"
-    )
 
 
 class SparkDriverProcess(CoordinatorProcess):
@@ -55,7 +45,12 @@ class SparkDriverProcess(CoordinatorProcess):
         descriptor = self._descriptor(action, blob_server)
         return EndpointSpec(
             kind="SparkDriver",
-            name=spark_driver_process(descriptor),
+            name=spark_driver_process(
+                descriptor.job_id,
+                descriptor.vertex_id,
+                descriptor.job_master_id,
+                descriptor.attempt_number,
+            ),
             factory=self._factory,
             arguments=descriptor,
             placement=Placement(worker_group=descriptor.worker_group, bundle_index=0),
@@ -72,8 +67,10 @@ class SparkDriverProcess(CoordinatorProcess):
         graph, coordinator = self._graph, action.coordinator
         job_master_id = self._job_master.fencing_token
         vertex = next(v for v in graph.vertices if v.vertex_id == coordinator.vertex_id)
-        java_home = self._services.configuration.get(options.JAVA_HOME)
+        of_cluster = self._services.configuration
+        java_home = of_cluster.get(options.JAVA_HOME)
         defaults = {} if java_home is None else {options.JAVA_HOME.key: java_home}
+        defaults[options.SPARK_HOST.key] = of_cluster.get(options.SPARK_HOST)
         configuration = {**defaults, **vertex.invokable.configuration}
         is_published = configuration.pop(RESULT_KIND, None) == PUBLISHED
         return SparkStageDescriptor(

@@ -85,7 +85,7 @@ async def create_task_executor(
     """Factory of the TaskExecutor's process."""
     services = ClusterServices.create(rpc_service, arguments.cluster)
     host = TaskExecutorHost.find(arguments.node)
-    runners = task_runners(rpc_service, host.session_directory)
+    runners = task_runners(rpc_service, host, arguments.bundle_index, services.configuration)
     return TaskExecutor(rpc_service, services, arguments, host, runners)
 
 

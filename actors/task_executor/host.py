@@ -19,6 +19,10 @@ class TaskExecutorHost:
     pid: int
     session_directory: str | None
     """Ray's directory for this node's files; None where there is no Ray."""
+    logs_directory: str | None = None
+    """In it; None where there is no Ray."""
+    actor_id: str = ""
+    """Ray's, hex; empty where there is no Ray."""
 
     @classmethod
     def find(cls, node: NodeAddress | None) -> TaskExecutorHost:
@@ -31,4 +35,10 @@ class TaskExecutorHost:
         if ray_node is None:
             raise RuntimeError("this process is not connected to Ray")
         address = NodeAddress(context.get_node_id(), node_ip)
-        return cls(address, os.getpid(), ray_node.get_session_dir_path())
+        return cls(
+            address,
+            os.getpid(),
+            ray_node.get_session_dir_path(),
+            ray_node.get_logs_dir_path(),
+            context.get_actor_id() or "",
+        )

@@ -68,6 +68,7 @@ class RunningTasks(TasksOfKind):
                     accepted.vertex.invokable.kind,
                     accepted.deployment.allocation_id,
                     accepted.deployment.coordinator_attempt,
+                    accepted.vertex.invokable.configuration,
                 ),
                 job_master_id,
             )

@@ -5,16 +5,33 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from flinkray.actors.gateways.task_errors import TaskError
+from flinkray.actors.task_executor.host import TaskExecutorHost
+from flinkray.core import options
+from flinkray.core.config import Configuration
+from flinkray.core.errors import RpcConnectionError, RpcError
 from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMasterId
 from flinkray.rpc import RpcService
 from flinkray.scheduler.graph.job_graph import SPARK
-from flinkray.spark.gateway import attempt_name
+from flinkray.spark.environment import STANDALONE
+from flinkray.spark.executor_desk import StageEndedError
+from flinkray.spark.executor_process import run_executor
+from flinkray.spark.gateway import (
+    SPARK_DRIVER_ENDPOINT,
+    ExecutorSlot,
+    SparkExecutorsGateway,
+    attempt_name,
+    spark_driver_process,
+)
 from flinkray.spark.processes import end_leftovers, past_attempts, remove_scratch
 from flinkray.spark.ray_java import check_ray_starts_java
 
 log = logging.getLogger(__name__)
+
+_CONNECT_INTERVAL = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +46,8 @@ class RunnerTask:
     coordinator_attempt: int
     """The attempt of the vertex's operator coordinator (of its Spark driver) that the task belongs
     to; what earlier ones left on the node is ended before the task runs."""
+    configuration: Mapping[str, str] = field(default_factory=dict)
+    """``Invokable.configuration``."""
 
 
 class TaskRunner(ABC):
@@ -45,30 +64,78 @@ class TaskRunner(ABC):
         which such a task ran is being freed, before anybody else can get the slot."""
 
 
-class SparkExecutorGuard(TaskRunner):
-    """Holds a slot for a Spark executor, which Ray runs in the slot's bundle.
+class SparkExecutorTasks(TaskRunner):
+    """Holds a slot for a Spark executor, and runs it there unless Ray does.
 
-    RayDP starts and Ray restarts and ends the executor itself; what nobody else would end are the
-    processes that it forked.  All slots of a Spark stage belong together: when one of them is freed
-    the stage is over.  So freeing a slot may end all processes on the node of the attempts that had
-    an executor here, and does.  It leaves those of others alone: another stage of the job may run
-    beside this one, in a worker group of its own that has bundles on the same node.
+    RayDP starts, Ray restarts and ends an executor itself, in the slot's bundle.  On the standalone
+    host the task runs it, as a child of this process, for as long as the task is wanted.
+
+    What nobody else would end are the processes that it forked.  All slots of a Spark stage belong
+    together: when one of them is freed the stage is over.  So freeing a slot may end all processes
+    on the node of the attempts that had an executor here, and does.  It leaves those of others
+    alone: another stage of the job may run beside this one, in a worker group of its own that has
+    bundles on the same node.
     """
 
-    def __init__(self, rpc_service: RpcService, session_directory: str | None) -> None:
+    def __init__(
+        self, rpc_service: RpcService, host: TaskExecutorHost, bundle_index: int, spark_host: str
+    ) -> None:
+        """*spark_host*: of stages that do not say which they want."""
         self._rpc_service = rpc_service
-        self._session_directory = session_directory
+        self._host = host
+        self._bundle_index = bundle_index
+        self._spark_host = spark_host
         self._attempts: dict[JobID, set[str]] = {}
         """Those that have had an executor here since the job's slots were last freed."""
 
     async def run(self, task: RunnerTask, job_master_id: JobMasterId) -> None:
-        check_ray_starts_java()
+        is_started_here = (
+            task.configuration.get(options.SPARK_HOST.key, self._spark_host) == STANDALONE
+        )
+        if not is_started_here:
+            check_ray_starts_java()
         present = (task.attempt_id.vertex.job_vertex_id, job_master_id, task.coordinator_attempt)
         self._attempts.setdefault(task.job_id, set()).add(attempt_name(*present))
         past = await self._rpc_service.run_blocking(past_attempts, task.job_id, *present)
         for attempt in past:
             await self._end_processes(task.job_id, attempt)
+        if is_started_here:
+            process = spark_driver_process(task.job_id, *present)
+            await self._run_executor(process, task.attempt_id.vertex.subtask_index, job_master_id)
         await asyncio.get_running_loop().create_future()  # until it is cancelled
+
+    async def _run_executor(
+        self, driver_process: str, subtask_index: int, job_master_id: JobMasterId
+    ) -> None:
+        """Returns when there is nothing to run here any more: the JobMaster will cancel the task.
+
+        Raises:
+            UnsupportedEnvironmentError, SparkStartError: it cannot be started on this node.
+        """
+        node, host = self._host.node, self._host
+        if host.session_directory is None or host.logs_directory is None:
+            raise TaskError("a Spark executor needs the directories of a Ray node")
+        slot = ExecutorSlot(
+            subtask_index, self._bundle_index, host.actor_id, node.node_id, node.node_ip
+        )
+        try:
+            driver = await self._connect(driver_process, job_master_id)
+            await run_executor(driver, slot, host.session_directory, host.logs_directory)
+        except (RpcError, StageEndedError) as error:
+            log.info("%s is not there any more: %s", driver_process, error)
+
+    async def _connect(
+        self, driver_process: str, job_master_id: JobMasterId
+    ) -> SparkExecutorsGateway:
+        """The driver is being started while its tasks are deployed."""
+        address = f"{driver_process}/{SPARK_DRIVER_ENDPOINT}"
+        while True:
+            try:
+                return await self._rpc_service.connect(
+                    address, SparkExecutorsGateway, job_master_id
+                )
+            except RpcConnectionError:
+                await asyncio.sleep(_CONNECT_INTERVAL)
 
     async def clean_up(self, job_id: JobID) -> None:
         for attempt in sorted(self._attempts.pop(job_id, ())):
@@ -79,10 +146,16 @@ class SparkExecutorGuard(TaskRunner):
         count = await run_blocking(end_leftovers, job_id, attempt)
         if count:
             log.info("job %s: ended %d processes that its Spark stage left here", job_id, count)
-        if self._session_directory is not None:
-            await run_blocking(remove_scratch, self._session_directory, job_id, attempt)
+        if self._host.session_directory is not None:
+            await run_blocking(remove_scratch, self._host.session_directory, job_id, attempt)
 
 
-def task_runners(rpc_service: RpcService, session_directory: str | None) -> dict[str, TaskRunner]:
+def task_runners(
+    rpc_service: RpcService,
+    host: TaskExecutorHost,
+    bundle_index: int,
+    configuration: Configuration,
+) -> dict[str, TaskRunner]:
     """All kinds of tasks that a TaskExecutor can run."""
-    return {SPARK: SparkExecutorGuard(rpc_service, session_directory)}
+    spark_host = configuration.get(options.SPARK_HOST)
+    return {SPARK: SparkExecutorTasks(rpc_service, host, bundle_index, spark_host)}

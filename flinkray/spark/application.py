@@ -84,7 +84,7 @@ class SparkApplication:
         for name_of_other_spark in ("SPARK_CONF_DIR", "SPARK_LOCAL_DIRS", "PYSPARK_SUBMIT_ARGS"):
             os.environ.pop(name_of_other_spark, None)
         quiet_gateway_logging()
-        jvm = DriverJvm.launch(
+        jvm = DriverJvm(
             (str(environment.java.executable), *properties.driver_command),
             {
                 **os.environ,

@@ -16,8 +16,12 @@ from flinkray.scheduler.job.coordinator_events import (
 )
 from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress, SparkResult
 from flinkray.spark.gateway import (
+    SPARK_DRIVER_ENDPOINT,
     CoordinatorListenerGateway,
+    ExecutorLaunch,
+    ExecutorSlot,
     SparkDriverGateway,
+    SparkExecutorsGateway,
     SparkStageDescriptor,
 )
 from flinkray.spark.ray_cluster import current_ray_context
@@ -25,8 +29,6 @@ from flinkray.spark.stage import SparkStage, StageListener, StageRun
 from flinkray.spark.user_code import fetch_code
 
 log = logging.getLogger(__name__)
-
-ENDPOINT_ID = "sparkdriver"
 
 
 async def create_spark_driver(rpc_service: RpcService, stage: SparkStageDescriptor) -> SparkDriver:
@@ -36,7 +38,7 @@ async def create_spark_driver(rpc_service: RpcService, stage: SparkStageDescript
     return SparkDriver(rpc_service, stage, lambda listener: SparkStage(stage, code, ray, listener))
 
 
-class SparkDriver(FencedRpcEndpoint[JobMasterId], SparkDriverGateway):
+class SparkDriver(FencedRpcEndpoint[JobMasterId], SparkDriverGateway, SparkExecutorsGateway):
     """Runs one attempt of a stage and tells the JobMaster of it, in order.
 
     It lives until it is stopped, has failed, or its JobMaster is gone; whatever ends it, it first
@@ -49,7 +51,7 @@ class SparkDriver(FencedRpcEndpoint[JobMasterId], SparkDriverGateway):
         stage: SparkStageDescriptor,
         create_run: Callable[[StageListener], StageRun],
     ) -> None:
-        super().__init__(rpc_service, ENDPOINT_ID, stage.job_master_id)
+        super().__init__(rpc_service, SPARK_DRIVER_ENDPOINT, stage.job_master_id)
         self._stage = stage
         self._run = create_run(self)
         self._reports: asyncio.Queue[CoordinatorEvent] = asyncio.Queue()
@@ -85,6 +87,18 @@ class SparkDriver(FencedRpcEndpoint[JobMasterId], SparkDriverGateway):
             reason,
         )
         self.close()
+
+    # --- executors that TaskExecutors start ---------------------------------------------------
+
+    async def launch_executor(self, slot: ExecutorSlot) -> ExecutorLaunch:
+        await asyncio.shield(asyncio.wrap_future(self._run.desk.application))
+        return self._run.desk.launch(slot)
+
+    async def executor_started(self, executor_id: str, pid: int) -> None:
+        self._run.desk.started(executor_id, pid)
+
+    async def executor_ended(self, executor_id: str, exit_code: int, how: str) -> bool:
+        return self._run.desk.ended(executor_id, exit_code, how)
 
     # --- events of the stage, from its threads ------------------------------------------------
 

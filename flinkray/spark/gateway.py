@@ -44,6 +44,16 @@ def attempt_name(vertex_id: JobVertexID, job_master_id: JobMasterId, attempt_num
     return f"{vertex_id.short()}-{job_master_id.short()}-{attempt_number}"
 
 
+def spark_driver_process(
+    job_id: JobID, vertex_id: JobVertexID, job_master_id: JobMasterId, attempt_number: int
+) -> str:
+    """Name of the process of a stage attempt's driver."""
+    return f"SparkDriver-{job_id}-{attempt_name(vertex_id, job_master_id, attempt_number)}"
+
+
+SPARK_DRIVER_ENDPOINT = "sparkdriver"
+
+
 @message
 class SparkStageDescriptor:
     """All a Spark driver needs to run one attempt of one Spark stage (a job vertex)."""
@@ -85,6 +95,62 @@ class SparkStageDescriptor:
     def coordinator(self) -> CoordinatorID:
         """Under which the driver reports."""
         return CoordinatorID(CoordinatorKind.SPARK_DRIVER, self.vertex_id, self.attempt_number)
+
+
+@message
+class ExecutorSlot:
+    """Where a TaskExecutor would start an executor."""
+
+    subtask_index: int
+    bundle_index: int
+    actor_id: str
+    """Ray's id of the TaskExecutor, hex."""
+    node_id: str
+    node_ip: str
+
+
+@message
+class ExecutorLaunch:
+    """An executor that a TaskExecutor is to start, as a JVM that is its child."""
+
+    executor_id: str
+    """Spark's; no two executors of an application have the same."""
+    stage_name: str
+    """Names the executor's log and its files; see :func:`flinkray.spark.processes.stage_name`."""
+    java_home: str | None
+    """Of ``env.java.home``, if that is set."""
+    java_options: tuple[str, ...]
+    class_path: tuple[str, ...]
+    """What follows Spark's own archives."""
+    arguments: tuple[str, ...]
+    """Spark's class for executors, and what it is given."""
+    environment: dict[str, str]
+    """Variables beside those of the TaskExecutor."""
+
+
+class SparkExecutorsGateway(FencedRpcGateway):
+    """Of a stage whose executors are started by the TaskExecutors of its slots."""
+
+    @abstractmethod
+    @ask_timeout(600.0)
+    async def launch_executor(self, slot: ExecutorSlot) -> ExecutorLaunch:
+        """What to start in a slot; waits until the stage's session is open."""
+
+    @abstractmethod
+    async def executor_started(self, executor_id: str, pid: int) -> None: ...
+
+    @abstractmethod
+    async def executor_ended(self, executor_id: str, exit_code: int, how: str) -> bool:
+        """An executor's process has ended.
+
+        Args:
+            exit_code: as of :class:`subprocess.Popen`.
+            how: for people.
+
+        Returns:
+            Whether another one is to be started for the same task.  If not, and one is needed, the
+            JobMaster deploys another task, or the stage fails.
+        """
 
 
 class SparkDriverGateway(FencedRpcGateway):

@@ -1,4 +1,4 @@
-"""The driver's JVM: started without spark-submit's scripts, watched, and ended for certain."""
+"""JVMs of Spark: started without spark-submit's scripts, watched, and ended for certain."""
 
 from __future__ import annotations
 
@@ -27,47 +27,43 @@ class SparkStartError(FlinkRayError):
     retryable = True
 
 
-class DriverJvm:
-    """A JVM that runs Spark's Python gateway.
+class Jvm:
+    """A JVM that is a child of this process.
 
-    It lives no longer than this process: the gateway ends when its standard input closes.
-    PySpark keeps the gateway in module variables for good, so there is one per process, and the
-    process is thrown away with it.
+    It stays in this process's group, which is a Ray worker's own: no Ctrl-C of a terminal reaches
+    it, and Ray ends the whole group with the worker.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], connection: Path, log_file: Path) -> None:
-        self._process = process
-        self._connection = connection
-        self.log_file = log_file
-        self._ending = threading.Lock()
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        log_file: Path,
+        folder: Path | None = None,
+    ) -> None:
+        """Starts the process; returns at once.  Output goes to *log_file*.
 
-    @classmethod
-    def launch(
-        cls, command: Sequence[str], environment: Mapping[str, str], log_file: Path
-    ) -> DriverJvm:
-        """Start the process; returns at once.  Output goes to *log_file*.
-
-        It stays in this process's group, which is a Ray worker's own: no Ctrl-C of a terminal
-        reaches it, and Ray ends the whole group with the worker.
+        Args:
+            folder: in which it runs; None: in this process's.
 
         Raises:
             SparkStartError: the program could not be executed.
         """
-        connection = Path(tempfile.mkdtemp(prefix="flinkray-jvm-")) / "connection"
+        self.log_file = log_file
+        self._ending = threading.Lock()
         log_file.parent.mkdir(parents=True, exist_ok=True)
         with log_file.open("ab") as log:
             try:
-                process = subprocess.Popen(
+                self._process = subprocess.Popen(
                     command,
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=subprocess.STDOUT,
-                    env={**environment, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection)},
+                    env=environment,
+                    cwd=folder,
                 )
             except OSError as error:
-                connection.parent.rmdir()
                 raise SparkStartError(f"cannot run {command[0]}: {error}") from error
-        return cls(process, connection, log_file)
 
     @property
     def pid(self) -> int:
@@ -76,6 +72,82 @@ class DriverJvm:
     @property
     def is_alive(self) -> bool:
         return self._process.poll() is None
+
+    def on_exit(self, callback: Callable[[], None]) -> None:
+        """Call *callback* once, in a thread of its own, when the JVM has ended."""
+
+        def wait() -> None:
+            self._process.wait()
+            callback()
+
+        threading.Thread(target=wait, name="flinkray-jvm-watch", daemon=True).start()
+
+    def wait_briefly(self, timeout: float = 0.5) -> None:
+        """Give a JVM whose connection broke the time to be seen as ended."""
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return
+
+    def kill(self) -> None:
+        """SIGKILL; returns at once.  Idempotent."""
+        with self._ending:
+            self._close_input()
+            self._process.kill()
+
+    def end(self, grace: float = 3.0) -> None:
+        """Close its input; SIGKILL what has not ended after *grace* seconds.  Idempotent."""
+        with self._ending:
+            self._close_input()
+            try:
+                self._process.wait(timeout=grace)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+    def _close_input(self) -> None:
+        if self._process.stdin is not None and not self._process.stdin.closed:
+            with suppress(BrokenPipeError):
+                self._process.stdin.close()
+
+    @property
+    def exit_code(self) -> int | None:
+        """As of :class:`subprocess.Popen`; None: it runs."""
+        return self._process.poll()
+
+    def describe_end(self) -> str:
+        """How it ended and the last lines of its log."""
+        code = self._process.poll()
+        if code is None:
+            how = "it is still running"
+        elif code < 0:
+            how = f"killed by {signal.Signals(-code).name}"
+        else:
+            how = f"exit status {code}"
+        tail = self.log_file.read_bytes()[-_TAIL:].decode(errors="replace").strip()
+        lines = "\n".join(tail.splitlines()[-8:])
+        return f"{how}; log: {self.log_file}" + (f", which ends:\n{lines}" if lines else "")
+
+
+class DriverJvm(Jvm):
+    """A JVM that runs Spark's Python gateway.
+
+    It lives no longer than this process: the gateway ends when its standard input closes.
+    PySpark keeps the gateway in module variables for good, so there is one per process, and the
+    process is thrown away with it.
+    """
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], log_file: Path
+    ) -> None:
+        """As :class:`Jvm`."""
+        self._connection = Path(tempfile.mkdtemp(prefix="flinkray-jvm-")) / "connection"
+        told = {**environment, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._connection)}
+        try:
+            super().__init__(command, told, log_file)
+        except SparkStartError:
+            self._connection.parent.rmdir()
+            raise
 
     def connect(self, timeout: float = 60.0) -> Any:
         """Wait for the gateway and connect PySpark of this process to it; returns the gateway.
@@ -107,47 +179,6 @@ class DriverJvm:
             self._connection.parent.rmdir()
         port, length = struct.unpack_from("!ii", content)
         return port, content[8 : 8 + length].decode()
-
-    def on_exit(self, callback: Callable[[], None]) -> None:
-        """Call *callback* once, in a thread of its own, when the JVM has ended."""
-
-        def wait() -> None:
-            self._process.wait()
-            callback()
-
-        threading.Thread(target=wait, name="flinkray-jvm-watch", daemon=True).start()
-
-    def wait_briefly(self, timeout: float = 0.5) -> None:
-        """Give a JVM whose connection broke the time to be seen as ended."""
-        try:
-            self._process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            return
-
-    def end(self, grace: float = 3.0) -> None:
-        """Close its input; SIGKILL what has not ended after *grace* seconds.  Idempotent."""
-        with self._ending:
-            if self._process.stdin is not None and not self._process.stdin.closed:
-                with suppress(BrokenPipeError):
-                    self._process.stdin.close()
-            try:
-                self._process.wait(timeout=grace)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-
-    def describe_end(self) -> str:
-        """How it ended and the last lines of its log."""
-        code = self._process.poll()
-        if code is None:
-            how = "it is still running"
-        elif code < 0:
-            how = f"killed by {signal.Signals(-code).name}"
-        else:
-            how = f"exit status {code}"
-        tail = self.log_file.read_bytes()[-_TAIL:].decode(errors="replace").strip()
-        lines = "\n".join(tail.splitlines()[-8:])
-        return f"{how}; log: {self.log_file}" + (f", which ends:\n{lines}" if lines else "")
 
 
 class _GatewayNoise(logging.Filter):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.resources import ResourceProfile, format_memory_size, parse_memory_size
-from flinkray.spark.environment import JAVA_HOME_OPTION
+from flinkray.spark.environment import HOST_OPTION, JAVA_HOME_OPTION
 from flinkray.spark.gateway import SparkStageDescriptor
 from flinkray.spark.host import HostProperties
 from flinkray.spark.processes import marker_environment, marker_options, stage_name
@@ -89,11 +89,10 @@ def stage_properties(
         ConfigurationError: the user set a property that follows from the job, or the slot's
             profile is too small for an executor; the text names the property or the size.
     """
-    user = {k: v for k, v in stage.configuration.items() if k != JAVA_HOME_OPTION}
+    user = user_properties(stage)
     refuse_owned(user)
     heap, overhead = split_memory(stage.slot_profile, user.get("spark.executor.memoryOverhead"))
-    marker = marker_options(stage.job_id, stage.attempt_name)
-    cores = max(1, math.floor(stage.slot_profile.cpu))
+    cores = executor_cores(stage)
     scratch = f"{ray.session_directory}/{stage_name(stage.job_id, stage.attempt_name)}"
     defaults = {
         "spark.app.name": stage.job_name,
@@ -117,13 +116,7 @@ def stage_properties(
         "spark.dynamicAllocation.enabled": "false",
         "spark.shuffle.service.enabled": "false",
         "spark.local.dir": scratch,
-        "spark.executor.extraJavaOptions": _joined(
-            *MODULE_OPTIONS,
-            # As many threads for collection and compilation as the slot has cores, not the node.
-            f"-XX:ActiveProcessorCount={cores}",
-            *marker,
-            user.get("spark.executor.extraJavaOptions", ""),
-        ),
+        "spark.executor.extraJavaOptions": " ".join(executor_java_options(stage)),
         **host.spark,
     }
     for name, value in marker_environment(stage.job_id, stage.attempt_name).items():
@@ -134,6 +127,28 @@ def stage_properties(
         driver_command=_driver_command(stage, ray, user, class_path, host.driver_options),
         class_path=class_path,
         python=user.get("spark.pyspark.python", python),
+    )
+
+
+def user_properties(stage: SparkStageDescriptor) -> dict[str, str]:
+    """The user's Spark properties."""
+    ours = (JAVA_HOME_OPTION, HOST_OPTION)
+    return {key: value for key, value in stage.configuration.items() if key not in ours}
+
+
+def executor_cores(stage: SparkStageDescriptor) -> int:
+    """How many tasks an executor runs at once."""
+    return max(1, math.floor(stage.slot_profile.cpu))
+
+
+def executor_java_options(stage: SparkStageDescriptor) -> tuple[str, ...]:
+    """Those of an executor's JVM, but for its heap; the user's come last."""
+    return (
+        *MODULE_OPTIONS,
+        # As many threads for collection and compilation as the slot has cores, not the node.
+        f"-XX:ActiveProcessorCount={executor_cores(stage)}",
+        *marker_options(stage.job_id, stage.attempt_name),
+        *stage.configuration.get("spark.executor.extraJavaOptions", "").split(),
     )
 
 
@@ -221,7 +236,3 @@ def _driver_command(
 def _spark_size(text: str) -> str:
     """A size as ``-Xmx`` takes it; Spark's unit is MiB where there is none."""
     return f"{text.strip()}m" if text.strip().isdigit() else text.strip()
-
-
-def _joined(*options: str) -> str:
-    return " ".join(option for option in options if option)

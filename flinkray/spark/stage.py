@@ -18,9 +18,11 @@ from flinkray.core.errors import ConfigurationError, FlinkRayError
 from flinkray.scheduler.job.coordinator_events import CoordinatorFailure
 from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress, SparkResult
 from flinkray.spark.application import SparkApplication
-from flinkray.spark.environment import JAVA_HOME_OPTION, check_environment
+from flinkray.spark.environment import HOST_OPTION, JAVA_HOME_OPTION, RAYDP, check_environment
+from flinkray.spark.executor_desk import ExecutorDesk
 from flinkray.spark.executors import ExecutorView
 from flinkray.spark.gateway import SparkStageDescriptor
+from flinkray.spark.host import SparkHost
 from flinkray.spark.inputs import missing_of, read_input
 from flinkray.spark.publishing import finished_before, publish
 from flinkray.spark.ray_cluster import RayContext
@@ -32,6 +34,7 @@ from flinkray.spark.result import (
     system_failure,
     user_failure,
 )
+from flinkray.spark.standalone_host import StandaloneHost
 from flinkray.spark.user_code import SparkFunction, UserCodeError, load_function
 
 if TYPE_CHECKING:
@@ -62,6 +65,10 @@ class StageListener(Protocol):
 
 class StageRun(Protocol):
     """What a driver needs of the stage that it hosts."""
+
+    @property
+    def desk(self) -> ExecutorDesk:
+        """For executors that TaskExecutors start."""
 
     def start(self) -> None:
         """Returns at once."""
@@ -101,6 +108,7 @@ class SparkStage:
         self._are_complete = False
         self._registered: tuple[SparkExecutorInfo, ...] = ()
         self._application: SparkApplication | None = None
+        self.desk = ExecutorDesk(lambda why: self._fail(system_failure("SparkExecutorLost", why)))
         self._look_lock = threading.Lock()
         """Held until what was seen is told, so that no older look is told after the final one."""
         self.timings: dict[str, float] = {}
@@ -119,6 +127,7 @@ class SparkStage:
             self._over = True
             self._stopping.set()
             application = self._application
+        self.desk.close()
         if application is not None:
             application.close()
 
@@ -158,12 +167,18 @@ class SparkStage:
     def _launch(self) -> SparkApplication | None:
         """None: the stage was stopped before it began."""
         java_home = self._stage.configuration.get(JAVA_HOME_OPTION)
-        environment = check_environment(java_home)
-        check_ray_starts_java()
+        host_name = self._stage.configuration.get(HOST_OPTION, RAYDP)
+        environment = check_environment(java_home, host=host_name)
+        if host_name == RAYDP:
+            check_ray_starts_java()
         with self._lock:
             if self._over:
                 return None
-            host = RaydpHost(self._stage, environment, self._ray)
+            host: SparkHost
+            if host_name == RAYDP:
+                host = RaydpHost(self._stage, environment, self._ray)
+            else:
+                host = StandaloneHost(self._stage, environment, self._ray, self.desk)
             application = SparkApplication.launch(
                 self._stage, environment, self._ray, sys.executable, host
             )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,9 @@ from flinkray.core.ids import JobID, JobMasterId, JobVertexID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.job.coordinator_events import CoordinatorFailure
 from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress, SparkResult
-from flinkray.spark.gateway import SparkStageDescriptor
+from flinkray.spark.environment import HOST_OPTION, RAYDP, STANDALONE
+from flinkray.spark.executor_process import run_executor
+from flinkray.spark.gateway import ExecutorLaunch, ExecutorSlot, SparkStageDescriptor
 from flinkray.spark.processes import (
     end_leftovers,
     leftover_processes,
@@ -29,6 +33,11 @@ from flinkray.spark.stage import SparkStage
 from flinkray.spark.user_code import dump_function
 
 SLOT = ResourceProfile(cpu=1.0, memory=2**30)
+
+SPARK_HOST = os.environ.get("FLINKRAY_SPARK_HOST") or (
+    RAYDP if find_spec("raydp") is not None else STANDALONE
+)
+"""What starts the executors of these tests: RayDP where it is installed."""
 
 
 class RecordingListener:
@@ -67,7 +76,7 @@ class RecordingListener:
             self._changed.notify_all()
 
 
-@ray.remote(num_cpus=0, max_concurrency=4)  # type: ignore[call-overload]  # Ray lacks it
+@ray.remote(num_cpus=0, max_concurrency=8)  # type: ignore[call-overload]  # Ray lacks it
 class StageHost:
     """A process of its own for one stage, as the SparkDriver's is."""
 
@@ -131,8 +140,67 @@ class StageHost:
     def timings(self) -> dict[str, float]:
         return self._stage.timings
 
+    def launch_executor(self, slot: ExecutorSlot) -> ExecutorLaunch:
+        self._stage.desk.application.result()
+        return self._stage.desk.launch(slot)
+
+    def executor_started(self, executor_id: str, pid: int) -> None:
+        self._stage.desk.started(executor_id, pid)
+
+    def executor_ended(self, executor_id: str, exit_code: int, how: str) -> bool:
+        return self._stage.desk.ended(executor_id, exit_code, how)
+
     def stop(self) -> None:
         self._stage.stop()
+
+
+@ray.remote(num_cpus=0)
+class SlotHolder:
+    """Does in a bundle what the TaskExecutor of the slot does on the standalone host, and what the
+    JobMaster does when an executor is lost: it has another one started."""
+
+    def __init__(self, subtask_index: int) -> None:
+        context, ray_context = ray.get_runtime_context(), current_ray_context()
+        self._ray = ray_context
+        self._slot = ExecutorSlot(
+            subtask_index,
+            subtask_index,
+            context.get_actor_id() or "",
+            context.get_node_id(),
+            ray_context.node_ip,
+        )
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    async def run(self, stage_host: Any) -> None:
+        driver = _RemoteDriver(stage_host)
+        while not driver.is_over:
+            await run_executor(
+                driver, self._slot, self._ray.session_directory, self._ray.logs_directory
+            )
+
+
+class _RemoteDriver:
+    """A StageHost, as a driver of executors."""
+
+    def __init__(self, stage_host: Any) -> None:
+        self._stage_host = stage_host
+        self.is_over = False
+        """Whether an executor has ended because its session did."""
+
+    async def launch_executor(self, slot: ExecutorSlot) -> ExecutorLaunch:
+        launch: ExecutorLaunch = await self._stage_host.launch_executor.remote(slot)
+        return launch
+
+    async def executor_started(self, executor_id: str, pid: int) -> None:
+        await self._stage_host.executor_started.remote(executor_id, pid)
+
+    async def executor_ended(self, executor_id: str, exit_code: int, how: str) -> bool:
+        self.is_over = exit_code == 0
+        answer = self._stage_host.executor_ended.remote(executor_id, exit_code, how)
+        is_needed: bool = await answer
+        return is_needed
 
 
 class HostedStage:
@@ -149,7 +217,23 @@ class HostedStage:
         self._session_directory = ray.get(self.actor.session_directory.remote())
         self._others_directories = set(Path(self._session_directory).glob("app-*"))
         self.host_pid_known: int = ray.get(self.actor.pid.remote())
+        self._group = group
+        self.holders: dict[int, Any] = {}
+        self.group_id = group.id.hex()
+        if stage.configuration[HOST_OPTION] == STANDALONE:
+            for index in range(stage.parallelism):
+                self.hold_slot(index)
         ray.get(self.actor.start.remote())
+
+    def hold_slot(self, index: int) -> None:
+        """On the standalone host: have a process start executors in the bundle."""
+        strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=index)
+        holder: Any = SlotHolder
+        self.holders[index] = holder.options(scheduling_strategy=strategy).remote(index)
+        self.holders[index].run.remote(self.actor)
+
+    def kill_holder(self, index: int) -> None:
+        os.kill(ray.get(self.holders[index].pid.remote()), signal.SIGKILL)
 
     def outcome(self, timeout: float = 120.0) -> SparkResult | CoordinatorFailure:
         outcome: SparkResult | CoordinatorFailure = ray.get(self.actor.outcome.remote(timeout))
@@ -164,6 +248,25 @@ class HostedStage:
     def executors(self) -> tuple[SparkExecutorInfo, ...]:
         """The first complete list."""
         return self.history(complete=1)[-1]
+
+    def executors_seen_from_outside(self) -> set[tuple[int, int]]:
+        """Bundle and process of each executor, as Ray and the operating system have them."""
+        if not self.holders:
+            actors = ray_executor_actors(self.namespace).values()
+            assert {actor.placement_group for actor in actors} <= {self.group_id}
+            return {(actor.bundle_index, actor.pid) for actor in actors if actor.is_alive}
+        holders = {ray.get(h.pid.remote()): index for index, h in self.holders.items()}
+        return {
+            (holders[process.ppid()], process.pid)
+            for process in leftover_processes(self.job_id)
+            if process.ppid() in holders
+        }
+
+    def are_executors_gone(self) -> bool:
+        actors = ray_executor_actors(self.namespace).values()
+        return all(actor.is_dead for actor in actors) and not any(
+            process.name() == "java" for process in leftover_processes(self.job_id)
+        )
 
     def progresses(self) -> list[SparkProgress]:
         progresses: list[SparkProgress] = ray.get(self.actor.progresses.remote())
@@ -226,7 +329,8 @@ class Launcher:
 
     def __exit__(self, *exc: object) -> None:
         for stage in self._stages:
-            ray.kill(stage.actor)
+            for actor in (stage.actor, *stage.holders.values()):
+                ray.kill(actor)
             wait_until(lambda stage=stage: not psutil.pid_exists(stage.host_pid_known))  # type: ignore[misc]
             end_leftovers(stage.job_id, grace=0.5)
 
@@ -262,6 +366,6 @@ def descriptor(
         parallelism=group.bundle_count,
         slot_profile=SLOT,
         code=dump_function(function),
-        configuration=configuration or {},
+        configuration={HOST_OPTION: SPARK_HOST, **(configuration or {})},
         result_location=result_location,
     )

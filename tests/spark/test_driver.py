@@ -20,6 +20,7 @@ from flinkray.scheduler.job.coordinator_events import (
 )
 from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress, SparkResult
 from flinkray.spark.driver import SparkDriver
+from flinkray.spark.executor_desk import ExecutorDesk
 from flinkray.spark.gateway import (
     CoordinatorListenerGateway,
     SparkDriverGateway,
@@ -44,6 +45,7 @@ class TestingStage:
 
     def __init__(self, listener: StageListener) -> None:
         self.listener = listener
+        self.desk = ExecutorDesk(lambda why: None)
         self.is_started = False
         self.stops = 0
         self.may_stop = threading.Event()

@@ -17,12 +17,17 @@ from ray.util.placement_group import PlacementGroup
 
 from flinkray.scheduler.job.coordinator_events import CoordinatorFailure
 from flinkray.scheduler.shared.spark_reports import SparkResult
+from flinkray.spark.environment import RAYDP, STANDALONE
 from flinkray.spark.processes import end_leftovers, leftover_processes
 from flinkray.spark.ray_cluster import ray_executor_actors
 from flinkray.spark.result import NO_RESULT
-from tests.spark.hosts import HostedStage, Launcher, wait_until
+from flinkray.spark.standalone_host import EXECUTOR_CLASS
+from tests.spark.hosts import SPARK_HOST, HostedStage, Launcher, wait_until
 
 pytestmark = [pytest.mark.ray, pytest.mark.spark]
+
+on_standalone = pytest.mark.skipif(SPARK_HOST != STANDALONE, reason="Ray restarts executors itself")
+on_raydp = pytest.mark.skipif(SPARK_HOST != RAYDP, reason="the standalone host has no app master")
 
 Groups = Callable[[int], PlacementGroup]
 
@@ -85,10 +90,8 @@ def test_two_stages_at_once_have_their_executors_in_their_own_bundles_and_leave_
         registered = stage.executors()
         assert [e.bundle_index for e in registered] == [0, 1]
         assert [e.subtask_index for e in registered] == [0, 1]
-        actors = ray_executor_actors(stage.namespace)
-        assert {
-            (a.placement_group, a.bundle_index, a.actor_id, a.pid) for a in actors.values()
-        } == {(group.id.hex(), e.bundle_index, e.actor_id, e.pid) for e in registered}
+        assert stage.group_id == group.id.hex()
+        assert {(e.bundle_index, e.pid) for e in registered} == stage.executors_seen_from_outside()
         assert all("java" in psutil.Process(e.pid).name() for e in registered)
 
     for stage in stages:
@@ -102,7 +105,7 @@ def test_two_stages_at_once_have_their_executors_in_their_own_bundles_and_leave_
     for stage in stages:
         stage.stop()
         assert leftover_processes(stage.job_id) == []
-        assert all(a.is_dead for a in ray_executor_actors(stage.namespace).values())
+        assert stage.are_executors_gone()
     assert stages[0].files_left() == stages[1].files_left() == []
 
 
@@ -221,6 +224,7 @@ def test_a_killed_driver_jvm_fails_the_stage_at_once_by_name(
     assert "JVM" in failure.text
 
 
+@on_raydp
 def test_a_killed_app_master_fails_the_stage_by_name(
     launcher: Launcher, worker_group: Groups
 ) -> None:
@@ -235,6 +239,7 @@ def test_a_killed_app_master_fails_the_stage_by_name(
     assert "app master" in failure.text
 
 
+@on_raydp
 def test_an_app_master_that_is_killed_before_spark_has_met_it_fails_the_stage_by_name(
     launcher: Launcher, worker_group: Groups
 ) -> None:
@@ -250,6 +255,7 @@ def test_an_app_master_that_is_killed_before_spark_has_met_it_fails_the_stage_by
     assert "RayDP's app master was lost" in failure.text
 
 
+@on_raydp
 def test_a_start_of_spark_that_hangs_fails_the_stage_with_the_steps_that_were_done(
     launcher: Launcher, worker_group: Groups
 ) -> None:
@@ -266,6 +272,39 @@ def test_a_start_of_spark_that_hangs_fails_the_stage_with_the_steps_that_were_do
     assert isinstance(failure, CoordinatorFailure)
     assert not failure.is_user_error
     assert "for 20 s no step has ended; done: jvm, ray, app_master" in failure.text
+
+
+@on_standalone
+def test_a_killed_holder_of_a_slot_takes_its_executor_along(
+    launcher: Launcher, worker_group: Groups
+) -> None:
+    """As a TaskExecutor does; its job has another one start an executor, or restarts the stage."""
+    stage = launcher.start(worker_group(2), slow_squares)
+    before = stage.executors()
+    stage.wait_for_active_tasks()
+
+    stage.kill_holder(1)
+    wait_until(lambda: not psutil.pid_exists(before[1].pid))
+    stage.hold_slot(1)
+    result = stage.outcome()
+
+    assert isinstance(result, SparkResult), result
+    assert read_totals(result) == EXPECTED_SQUARES
+
+
+@on_standalone
+def test_an_executor_that_cannot_start_fails_the_stage_with_its_last_words(
+    launcher: Launcher, worker_group: Groups
+) -> None:
+    options = {
+        "spark.executor.extraJavaOptions": "-XX:NoSuchOption -XX:-IgnoreUnrecognizedVMOptions"
+    }
+    failure = launcher.start(worker_group(1), squares, options).outcome()
+
+    assert isinstance(failure, CoordinatorFailure)
+    assert not failure.is_user_error
+    assert "the executor of slot 0 ended before it registered, twice: exit status 1" in failure.text
+    assert "NoSuchOption" in failure.text
 
 
 def command_lines(stage: HostedStage) -> list[str]:
@@ -289,7 +328,7 @@ def test_a_killed_driver_process_leaves_nothing_that_its_marker_does_not_find(
 
     assert leftover_processes(stage.job_id) == []
     assert psutil.wait_procs(marked, timeout=0)[1] == []
-    wait_until(lambda: all(a.is_dead for a in ray_executor_actors(stage.namespace).values()))
+    wait_until(stage.are_executors_gone)
     assert leftover_processes(stage.job_id) == []
 
 
@@ -306,11 +345,17 @@ def test_a_stop_while_the_jvm_starts_leaves_nothing(
     assert ray.get(stage.actor.outcomes_so_far.remote()) == []
 
 
+def is_executor_starting(stage: HostedStage) -> bool:
+    if stage.holders:
+        return any(EXECUTOR_CLASS in line for line in command_lines(stage))
+    return len(ray_executor_actors(stage.namespace)) == 1
+
+
 def test_a_stop_while_executors_start_leaves_nothing(
     launcher: Launcher, worker_group: Groups
 ) -> None:
     stage = launcher.start(worker_group(1), squares)
-    wait_until(lambda: len(ray_executor_actors(stage.namespace)) == 1)
+    wait_until(lambda: is_executor_starting(stage))
 
     stage.stop()
 

@@ -9,6 +9,7 @@ import pytest
 
 import flinkray
 from flinkray.client import ClusterClient
+from tests.spark.hosts import SPARK_HOST
 from tests.system.observer import CLUSTER_ID, available_resources
 from tests.system.pipelines import Gate
 
@@ -19,6 +20,7 @@ def shared_client(ray_cluster: object) -> Iterator[ClusterClient]:
         "restart-strategy.type": "fixed-delay",
         "restart-strategy.fixed-delay.attempts": 2,
         "restart-strategy.fixed-delay.delay": "200 ms",
+        "spark.host": SPARK_HOST,
     }
     with flinkray.connect(cluster_id=CLUSTER_ID, configuration=configuration) as client:
         yield client

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any
 
+import psutil
 import pytest
 
 import flinkray
 from flinkray.client import ClusterClient, JobHandle
 from flinkray.core.errors import JobCancelledError, JobExecutionError
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.spark.environment import RAYDP
 from flinkray.testing.waiting import wait_until
+from tests.spark.hosts import SPARK_HOST
 from tests.system.observer import (
     assert_leaves_nothing,
     live_actors,
@@ -48,6 +53,32 @@ def test_returned_dataframe_comes_back_and_nothing_is_left(
     assert_leaves_nothing(handle.job_id, resources_before)
 
 
+@pytest.mark.skipif(SPARK_HOST != RAYDP, reason="there all jobs are")
+def test_a_job_on_the_standalone_host_survives_the_death_of_an_executor_and_leaves_nothing(
+    client: ClusterClient, gate: Gate, resources_before: dict[str, float]
+) -> None:
+    """The TaskExecutor has started it, and starts another one in the slot."""
+    conf = {"spark.host": "standalone"}
+    job = flinkray.spark_job(gate.pipeline(), parallelism=1, memory="1g", spark_conf=conf)
+    handle = client.submit(job)
+    wait_for_tasks(gate, 1)
+    (vertex,) = handle.details().vertices
+    (execution,) = vertex.executions
+    assert (pid := execution.executor_pid) is not None
+    assert psutil.Process(pid).ppid() in {actor.pid for actor in live_actors()}
+
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not psutil.pid_exists(pid), 30, "the executor's end")
+    gate.open()
+
+    assert rows(handle) == expected_rows()
+    (vertex,) = handle.details().vertices
+    (execution,) = vertex.executions
+    assert execution.attempt_number == 1
+    assert handle.details().restarts == 0
+    assert_leaves_nothing(handle.job_id, resources_before)
+
+
 def test_two_concurrent_jobs_have_executors_in_their_own_slots_and_show_their_progress(
     client: ClusterClient, gate: Gate, resources_before: dict[str, float]
 ) -> None:
@@ -71,9 +102,14 @@ def test_two_concurrent_jobs_have_executors_in_their_own_slots_and_show_their_pr
             executor = by_id[execution.executor_actor_id]
             assert executor.worker_group == group
             assert executor.bundle_index == execution.subtask_index
-            assert executor.pid == execution.executor_pid
+            assert execution.executor_pid is not None
+            if SPARK_HOST == RAYDP:
+                assert executor.pid == execution.executor_pid
+            else:
+                assert executor.pid == psutil.Process(execution.executor_pid).ppid()
             seen.add(executor.actor_id)
-    assert {executor.actor_id for executor in spark_executors()} == seen
+    if SPARK_HOST == RAYDP:
+        assert {executor.actor_id for executor in spark_executors()} == seen
     wait_until(
         lambda: [active_tasks(handle) for handle in handles] == [2, 2],
         10,

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from flinkray.actors.task_executor.task_runners import RunnerTask, SparkExecutorGuard
+from flinkray.actors.gateways.task_executor_arguments import NodeAddress
+from flinkray.actors.task_executor.host import TaskExecutorHost
+from flinkray.actors.task_executor.task_runners import RunnerTask, SparkExecutorTasks
 from flinkray.core.ids import (
     AllocationID,
     ExecutionAttemptID,
@@ -21,6 +23,7 @@ from flinkray.core.ids import (
     JobVertexID,
 )
 from flinkray.rpc import LocalRpcService
+from flinkray.spark.environment import RAYDP
 from flinkray.spark.gateway import attempt_name
 from flinkray.spark.processes import marker_environment, stage_name
 from flinkray.testing.waiting import eventually
@@ -60,9 +63,10 @@ def start() -> Iterator[Start]:
 
 
 @pytest.fixture
-async def guard(tmp_path: Path) -> AsyncIterator[SparkExecutorGuard]:
+async def guard(tmp_path: Path) -> AsyncIterator[SparkExecutorTasks]:
     service = LocalRpcService("TaskExecutor")
-    yield SparkExecutorGuard(service, str(tmp_path))
+    host = TaskExecutorHost(NodeAddress("node", "127.0.0.1"), os.getpid(), str(tmp_path))
+    yield SparkExecutorTasks(service, host, 0, RAYDP)
     await service.close()
 
 
@@ -72,7 +76,7 @@ def descriptor(job_id: JobID, coordinator_attempt: int) -> RunnerTask:
 
 
 async def test_a_task_ends_what_earlier_stages_left_and_runs_until_it_is_cancelled(
-    guard: SparkExecutorGuard, start: Start, tmp_path: Path
+    guard: SparkExecutorTasks, start: Start, tmp_path: Path
 ) -> None:
     job, other = JobID.generate(), JobID.generate()
     past = [start(job, attempt(0)), start(job, attempt(9)), start(job, attempt(4, EARLIER_MASTER))]
@@ -95,7 +99,7 @@ async def test_a_task_ends_what_earlier_stages_left_and_runs_until_it_is_cancell
     assert scratch[1].exists()
 
 
-async def run_for_a_moment(guard: SparkExecutorGuard, task: RunnerTask) -> None:
+async def run_for_a_moment(guard: SparkExecutorTasks, task: RunnerTask) -> None:
     """As a task that is cancelled while it runs."""
     run = asyncio.ensure_future(guard.run(task, MASTER))
     await asyncio.sleep(0)
@@ -105,7 +109,7 @@ async def run_for_a_moment(guard: SparkExecutorGuard, task: RunnerTask) -> None:
 
 
 async def test_cleaning_up_ends_what_the_attempts_that_ran_here_have_left_on_the_node(
-    guard: SparkExecutorGuard, start: Start, tmp_path: Path
+    guard: SparkExecutorTasks, start: Start, tmp_path: Path
 ) -> None:
     job, other = JobID.generate(), JobID.generate()
     for number in (2, 3):
@@ -121,7 +125,7 @@ async def test_cleaning_up_ends_what_the_attempts_that_ran_here_have_left_on_the
 
 
 async def test_cleaning_up_after_a_stage_ends_nothing_of_another_that_runs_beside_it(
-    guard: SparkExecutorGuard, start: Start, tmp_path: Path
+    guard: SparkExecutorTasks, start: Start, tmp_path: Path
 ) -> None:
     """Two stages of one job, each in a worker group of its own, with bundles on one node."""
     job = JobID.generate()

@@ -1,0 +1,131 @@
+"""An executor as a child of the process that holds its slot: started, watched, ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from flinkray.spark.environment import STANDALONE, SparkEnvironment, check_environment
+from flinkray.spark.gateway import ExecutorLaunch, ExecutorSlot
+from flinkray.spark.jvm import Jvm
+
+_ENDS_WITH_PARENT = """\
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
+"""Runs a program that Linux kills when the thread ends that has started it: PR_SET_PDEATHSIG of
+prctl(2).  Where there is no prctl, an executor ends when it misses its driver."""
+
+
+class ExecutorDriver(Protocol):
+    """See :class:`SparkExecutorsGateway`."""
+
+    async def launch_executor(self, slot: ExecutorSlot) -> ExecutorLaunch: ...
+
+    async def executor_started(self, executor_id: str, pid: int) -> None: ...
+
+    async def executor_ended(self, executor_id: str, exit_code: int, how: str) -> bool: ...
+
+
+async def run_executor(
+    driver: ExecutorDriver, slot: ExecutorSlot, session_directory: str, logs_directory: str
+) -> None:
+    """Run an executor in a slot until its driver wants no more of it there, or until it is
+    cancelled: then no process of it is left but those that it has forked.
+
+    To be run on a loop in a thread that lasts as long as its process.
+
+    Raises:
+        UnsupportedEnvironmentError, SparkStartError: it cannot be started on this node.
+        RpcError: the driver does not answer (any more).
+    """
+    is_needed = True
+    while is_needed:
+        launch = await driver.launch_executor(slot)
+        process = _Executor(launch, session_directory, logs_directory)
+        try:
+            await driver.executor_started(launch.executor_id, process.pid)
+            exit_code, how = await process.ended()
+            is_needed = await driver.executor_ended(launch.executor_id, exit_code, how)
+        finally:
+            process.kill()
+
+
+class _Executor:
+    def __init__(self, launch: ExecutorLaunch, session_directory: str, logs_directory: str) -> None:
+        environment = check_environment(launch.java_home, host=STANDALONE)
+        name = f"{launch.stage_name}-executor-{launch.executor_id}"
+        folder = Path(session_directory, launch.stage_name, f"executor-{launch.executor_id}")
+        folder.mkdir(parents=True, exist_ok=True)
+        self._jvm = Jvm(
+            executor_command(launch, environment),
+            executor_variables(launch, environment, folder),
+            Path(logs_directory, f"flinkray-{name}.log"),
+            folder,
+        )
+        self.pid = self._jvm.pid
+        loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[None] = loop.create_future()
+        self._jvm.on_exit(lambda: _tell(loop, self._set_ended))
+
+    async def ended(self) -> tuple[int, str]:
+        await self._ended
+        exit_code = self._jvm.exit_code
+        assert exit_code is not None
+        return exit_code, self._jvm.describe_end()
+
+    def kill(self) -> None:
+        """At once: what it has in memory and on disk is its stage's, which is over or goes on
+        without it."""
+        self._jvm.kill()
+
+    def _set_ended(self) -> None:
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+
+def executor_command(launch: ExecutorLaunch, environment: SparkEnvironment) -> tuple[str, ...]:
+    """*environment*: this node's."""
+    java = (
+        str(environment.java.executable),
+        *launch.java_options,
+        "-cp",
+        ":".join([environment.class_path, *launch.class_path]),
+        *launch.arguments,
+    )
+    return ending_with_parent(java)
+
+
+def ending_with_parent(command: tuple[str, ...]) -> tuple[str, ...]:
+    """For a child of this process that is to be killed when the thread ends that has started it."""
+    if sys.platform != "linux":
+        return command
+    return (sys.executable, "-I", "-S", "-c", _ENDS_WITH_PARENT, str(os.getpid()), *command)
+
+
+def executor_variables(
+    launch: ExecutorLaunch, environment: SparkEnvironment, folder: Path
+) -> dict[str, str]:
+    """*folder*: where it keeps its files."""
+    inherited = {key: value for key, value in os.environ.items() if key != "SPARK_CONF_DIR"}
+    return {
+        **inherited,
+        "SPARK_HOME": str(environment.spark_home),
+        "JAVA_HOME": str(environment.java.home),
+        "SPARK_EXECUTOR_DIRS": str(folder),
+        **launch.environment,
+    }
+
+
+def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+    """Unless the loop has been closed: then nobody waits."""
+    try:
+        loop.call_soon_threadsafe(callback)
+    except RuntimeError:
+        return
