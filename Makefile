@@ -3,12 +3,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test simulate safeguards mutants lint format bench coverage-page clean
+.PHONY: help demo test test-spark4 simulate safeguards mutants lint format bench coverage-page clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make demo    run the examples: 336,776 flights through PySpark, and as events despite a kill'
 	@echo 'make test    lint, types and all tests'
+	@echo 'make test-spark4  the tests of Spark stages on Spark 4, in an environment of its own'
 	@echo 'make simulate  every simulated scenario with SEEDS=10000 seeds'
 	@echo 'make mutants  how many small changes of decisions and of the RPC core the tests notice'
 	@echo 'make lint    ruff, mypy'
@@ -44,6 +45,16 @@ PROCESSES := 2
 test: lint
 	@$(BIN)/pytest --numprocesses $(PROCESSES) --dist loadscope $(PYTEST_ARGS)
 
+# RayDP cannot be beside Spark 4 (docs/spark.md), so these tests run on the standalone host.
+VENV4 := .venv-spark4
+$(VENV4)/.ready: pyproject.toml tools/bootstrap tools/spark4_requirements.py
+	@echo 'Setting up $(VENV4); the first time this takes a few minutes.'
+	@tools/bootstrap --spark4 $(VENV4)
+	@touch $@
+
+test-spark4: $(VENV4)/.ready
+	@$(VENV4)/bin/pytest --numprocesses 0 tests/spark tests/system/test_spark_job.py $(PYTEST_ARGS)
+
 # Other seeds: make simulate SEEDS=100000 SIMULATE_ARGS="--first-seed 10000 -k ledger"
 SEEDS := 10000
 simulate: $(READY)
@@ -63,4 +74,4 @@ coverage-page: $(READY)
 	@$(BIN)/python tools/spec_coverage.py --write
 
 clean:
-	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
+	@rm -rf $(VENV) $(VENV4) build dist .mypy_cache .ruff_cache .pytest_cache

@@ -2,11 +2,11 @@
 
 Each repetition is a fresh process that starts Ray, runs the flights pipeline once cold and once
 warm (a second submission to the same cluster; with bare RayDP `stop_spark` and `init_spark` again
-in the same process), and writes down when what happened.  Repetitions of the two sides alternate.
-Ray is up before the clock starts, on both sides: it starts with `submit` here, with the call of
+in the same process), and writes down when what happened.  Repetitions of the sides alternate.
+Ray is up before the clock starts, on all sides: it starts with `submit` here, with the call of
 `raydp.init_spark` there.
 
-The same function runs on both sides and takes the same times: Spark's own launch time of the first
+The same function runs on all sides and takes the same times: Spark's own launch time of the first
 task, the instant when all executors are registered, the start of the pipeline, and the time stamp
 of the `_SUCCESS` file that Spark writes after the last row.
 
@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -37,7 +38,8 @@ MEMORY = "1g"
 RAY_OPTIONS: dict[str, Any] = {"num_cpus": 4, "include_dashboard": False, "log_to_driver": False}
 """CPUs as Ray counts them: enough for the executors and everything else, on any machine."""
 
-SIDES = ("bare", "flinkray")
+SIDES = ("bare", "flinkray", "standalone")
+"""Bare RayDP, and flinkray on each of its hosts: ``spark.host`` raydp and standalone."""
 PHASES = ("cold", "warm")
 
 METRICS = {
@@ -47,7 +49,7 @@ METRICS = {
     "in_hand": "submit to result in the caller's hand",
 }
 GOALS = {("cold", "first_task"): 1.15, ("cold", "pipeline"): 1.05}
-"""Highest ratio flinkray / bare RayDP."""
+"""Highest ratio flinkray / bare RayDP, on the default host."""
 
 OPENED = (
     "java.lang java.lang.invoke java.lang.reflect java.io java.net java.nio java.math java.text "
@@ -135,12 +137,13 @@ def bare(folder: Path) -> Run:
     return run
 
 
-def in_slots(folder: Path) -> Run:
+def in_slots(folder: Path, host: str) -> Run:
     """Cold and warm times on an embedded flinkray cluster that this process starts."""
     import flinkray
 
     run: Run = {}
-    with flinkray.connect(ray_options=RAY_OPTIONS) as cluster:
+    configuration = {"spark.host": host}
+    with flinkray.connect(ray_options=RAY_OPTIONS, configuration=configuration) as cluster:
         for phase in PHASES:
             times = folder / f"{phase}.json"
             function = workload(str(times), str(EXAMPLES))
@@ -215,7 +218,7 @@ def java_environment() -> dict[str, str]:
 
 
 def interleaved(repetitions: int) -> Iterator[tuple[str, Run]]:
-    """Runs of both sides in turn; which goes first alternates, as the machine may drift."""
+    """Runs of all sides in turn; which goes first alternates, as the machine may drift."""
     for repetition in range(repetitions):
         for side in SIDES if repetition % 2 == 0 else reversed(SIDES):
             load = os.getloadavg()[0]
@@ -225,7 +228,7 @@ def interleaved(repetitions: int) -> Iterator[tuple[str, Run]]:
                 for phase in PHASES
             )
             print(
-                f"  {repetition + 1}/{repetitions} {side:<8} first task + pipeline, s: {seconds}"
+                f"  {repetition + 1}/{repetitions} {side:<10} first task + pipeline, s: {seconds}"
                 f"   (load {load:.1f})",
                 flush=True,
             )
@@ -239,16 +242,22 @@ def medians(runs: dict[str, list[Run]], side: str, phase: str, metric: str) -> f
 def report(runs: dict[str, list[Run]]) -> bool:
     """Print medians and ratios; True when every goal is met."""
     met = True
-    print(f"\n{'medians, seconds':<44}{'bare RayDP':>11}{'flinkray':>10}{'ratio':>8}{'goal':>10}")
+    print(
+        f"\n{'medians, seconds':<44}{'bare RayDP':>11}{'flinkray':>10}{'ratio':>8}"
+        f"{'standalone':>12}{'ratio':>8}{'goal':>10}"
+    )
     for phase in PHASES:
         for metric, title in METRICS.items():
-            theirs, ours = (medians(runs, side, phase, metric) for side in SIDES)
+            theirs, ours, alone = (medians(runs, side, phase, metric) for side in SIDES)
             ratio, goal = ours / theirs, GOALS.get((phase, metric))
             verdict = ""
             if goal is not None:
                 verdict = f"<= {goal:.2f} " + ("met" if ratio <= goal else "MISSED")
                 met = met and ratio <= goal
-            line = f"{phase}: {title:<38}{theirs:>11.2f}{ours:>10.2f}{ratio:>8.2f}  {verdict}"
+            line = (
+                f"{phase}: {title:<38}{theirs:>11.2f}{ours:>10.2f}{ratio:>8.2f}"
+                f"{alone:>12.2f}{alone / theirs:>8.2f}  {verdict}"
+            )
             print(line.rstrip())
     return met
 
@@ -264,7 +273,11 @@ def main() -> None:
 
     if arguments.run:
         side, folder = arguments.run
-        run = {"bare": bare, "flinkray": in_slots}[side](Path(folder))
+        run = {
+            "bare": bare,
+            "flinkray": partial(in_slots, host="raydp"),
+            "standalone": partial(in_slots, host="standalone"),
+        }[side](Path(folder))
         (Path(folder) / "run.json").write_text(json.dumps(run))
         return
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
 
 LINK = re.compile(r"\[[^\]]*\]\((?!https?://|#)([^)#]+)(?:#[^)]*)?\)")
-MAKE = re.compile(r"(?:^|`)make ([a-z][a-z-]*)", re.MULTILINE)
+MAKE = re.compile(r"(?:^|`)make ([a-z][a-z0-9-]*)", re.MULTILINE)
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -52,7 +52,7 @@ def test_lines_have_at_most_a_hundred_columns(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_make_targets_exist(page: Path) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    targets = set(re.findall(r"^([a-z][a-z-]*):", makefile, re.MULTILINE))
+    targets = set(re.findall(r"^([a-z][a-z0-9-]*):", makefile, re.MULTILINE))
     assert set(MAKE.findall(page.read_text(encoding="utf-8"))) <= targets
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from flinkray.core.errors import UnsupportedEnvironmentError
-from flinkray.spark.environment import check_environment, check_version, find_java
+from flinkray.core.errors import ConfigurationError, UnsupportedEnvironmentError
+from flinkray.spark.environment import (
+    check_environment,
+    check_version,
+    check_versions,
+    find_java,
+)
 
 
 def make_java(home: Path, version: str | None, with_release_file: bool = True) -> Path:
@@ -137,6 +143,39 @@ def test_a_missing_package_is_refused_with_the_command() -> None:
         check_version("raydp", None, "1.6.5", "1.6.5")
 
 
+def test_without_raydp_the_host_that_needs_none_is_named() -> None:
+    with pytest.raises(UnsupportedEnvironmentError) as caught:
+        check_versions("raydp", {"pyspark": "3.5.7", "raydp": None})
+
+    assert "raydp is not installed" in str(caught.value)
+    assert "set spark.host to standalone" in str(caught.value)
+
+
+def test_spark_4_is_refused_on_raydp_and_fits_the_standalone_host() -> None:
+    with pytest.raises(
+        UnsupportedEnvironmentError, match=r"pyspark 4\.0\.1 is installed"
+    ) as caught:
+        check_versions("raydp", {"pyspark": "4.0.1", "raydp": "1.6.5"})
+    assert "set spark.host to standalone" in str(caught.value)
+
+    check_versions("standalone", {"pyspark": "4.0.1"})
+
+
+def test_a_spark_that_fits_no_host_is_refused_without_naming_another() -> None:
+    with pytest.raises(UnsupportedEnvironmentError, match=r"3\.5\.5 to 4") as caught:
+        check_versions("standalone", {"pyspark": "3.4.1"})
+    assert "spark.host" not in str(caught.value)
+
+
+def test_a_host_that_does_not_exist_is_refused_by_name() -> None:
+    with pytest.raises(ConfigurationError, match=r"spark\.host is 'yarn'.*raydp, standalone"):
+        check_environment(host="yarn")
+
+
+on_raydp = pytest.mark.skipif(find_spec("raydp") is None, reason="RayDP is not installed")
+
+
+@on_raydp
 def test_this_machine_is_fit_for_spark_stages(elsewhere: dict[str, str]) -> None:
     environment = check_environment(None, elsewhere)
 

@@ -11,10 +11,11 @@ from flinkray.core.errors import ConfigurationError
 from flinkray.core.ids import JobID, JobMasterId, JobVertexID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
 from flinkray.spark.environment import JavaInstallation, RaydpArchives, SparkEnvironment
-from flinkray.spark.gateway import SparkStageDescriptor
+from flinkray.spark.gateway import ExecutorLaunch, ExecutorSlot, SparkStageDescriptor
 from flinkray.spark.ray_cluster import RayContext
 from flinkray.spark.raydp_host import app_master_options, raydp_properties
 from flinkray.spark.session import MIB, StageProperties, split_memory, stage_properties
+from flinkray.spark.standalone_host import executor_launch, standalone_properties
 
 ENVIRONMENT = SparkEnvironment(
     java=JavaInstallation(Path("/java"), "17.0.9", "PATH"),
@@ -25,6 +26,7 @@ ENVIRONMENT = SparkEnvironment(
         ray_jars=(Path("/ray/ray_dist.jar"),),
     ),
 )
+STANDALONE_ENVIRONMENT = SparkEnvironment(ENVIRONMENT.java, Path("/spark"), raydp=None)
 RAY = RayContext("10.0.0.1:6379", "10.0.0.2", "/ray/session", "/ray/session/logs")
 GROUP = "ab" * 18
 
@@ -216,3 +218,79 @@ def test_the_least_size_is_accepted() -> None:
 def test_an_overhead_that_is_no_size_is_refused_by_name() -> None:
     with pytest.raises(ConfigurationError, match=r"spark\.executor\.memoryOverhead.*much"):
         split_memory(ResourceProfile(1.0, 2048 * MIB), "much")
+
+
+SLOT = ExecutorSlot(1, 1, "actor", "node", "10.0.0.3")
+
+
+def launch(configuration: dict[str, str] | None = None) -> ExecutorLaunch:
+    return executor_launch(
+        stage(configuration), "spark://driver:1", "app-1", "the secret", "7", SLOT
+    )
+
+
+def test_an_executor_of_the_standalone_host_has_cores_and_heap_of_its_slot() -> None:
+    options = launch().java_options
+
+    assert "-Xmx3687m" in options
+    assert "-XX:ActiveProcessorCount=2" in options
+    arguments = " ".join(launch().arguments)
+    assert "--cores 2" in arguments
+    assert "--executor-id 7" in arguments
+    assert "--hostname 10.0.0.3 --bind-address 10.0.0.3" in arguments
+    assert "--driver-url spark://driver:1 " in arguments
+
+
+def test_an_executor_of_the_standalone_host_has_the_secret_in_its_environment_only() -> None:
+    started = launch()
+
+    assert "the secret" in started.environment.values()
+    assert "the secret" not in " ".join([*started.java_options, *started.arguments])
+    assert "-Dspark.authenticate=true" in started.java_options
+
+
+def test_an_executor_of_the_standalone_host_carries_the_mark_and_the_users_settings() -> None:
+    started = launch(
+        {
+            "spark.executor.extraJavaOptions": "-Dmine=1",
+            "spark.executor.extraClassPath": "/mine/a.jar:/mine/b.jar",
+            "spark.executorEnv.MINE": "2",
+            "env.java.home": "/mine/java",
+        }
+    )
+
+    assert started.environment["FLINKRAY_JOB_ID"] == "0" * 32
+    assert started.environment["MINE"] == "2"
+    assert started.java_options[-3:-2] == ("-Dmine=1",)
+    assert started.class_path == ("/mine/a.jar", "/mine/b.jar")
+    assert started.java_home == "/mine/java"
+
+
+def test_on_the_standalone_host_the_session_is_authenticated_and_waits_for_nobodys_word() -> None:
+    host = standalone_properties(stage(), STANDALONE_ENVIRONMENT, "the secret")
+    spark = stage_properties(stage(), RAY, "/python", host).spark
+
+    assert spark["spark.authenticate"] == "true"
+    assert spark["spark.authenticate.secret"] == "the secret"
+    assert spark["spark.cores.max"] == "6"
+    assert spark["spark.standalone.executorRemoveDelayOnDisconnection"] == "0s"
+    assert not any(key.startswith("spark.ray.") for key in spark)
+    assert host.class_path == "/spark/jars/*"
+
+
+def test_the_web_page_of_the_master_is_at_the_loopback_address() -> None:
+    host = standalone_properties(stage(), STANDALONE_ENVIRONMENT, "")
+
+    assert host.driver_environment == {"SPARK_LOCAL_IP": "127.0.0.1"}
+
+
+@pytest.mark.parametrize(
+    "key", ["spark.authenticate", "spark.authenticate.secret", "spark.cores.max"]
+)
+def test_what_the_standalone_host_decides_is_refused_by_name(key: str) -> None:
+    with pytest.raises(ConfigurationError, match=key.replace(".", r"\.")):
+        standalone_properties(stage({key: "1"}), STANDALONE_ENVIRONMENT, "")
+
+
+def test_spark_host_is_no_spark_property_and_goes_through() -> None:
+    assert "spark.host" not in properties({"spark.host": "raydp"}).spark

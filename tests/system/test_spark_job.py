@@ -64,7 +64,8 @@ def test_a_job_on_the_standalone_host_survives_the_death_of_an_executor_and_leav
     wait_for_tasks(gate, 1)
     (vertex,) = handle.details().vertices
     (execution,) = vertex.executions
-    assert (pid := execution.executor_pid) is not None
+    pid = execution.executor_pid
+    assert pid is not None
     assert psutil.Process(pid).ppid() in {actor.pid for actor in live_actors()}
 
     os.kill(pid, signal.SIGKILL)
