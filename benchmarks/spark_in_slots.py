@@ -273,11 +273,12 @@ def main() -> None:
 
     if arguments.run:
         side, folder = arguments.run
-        run = {
+        sides: dict[str, Callable[[Path], Run]] = {
             "bare": bare,
             "flinkray": partial(in_slots, host="raydp"),
             "standalone": partial(in_slots, host="standalone"),
-        }[side](Path(folder))
+        }
+        run = sides[side](Path(folder))
         (Path(folder) / "run.json").write_text(json.dumps(run))
         return
 
