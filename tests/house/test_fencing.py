@@ -143,6 +143,12 @@ EXCEPTIONS: dict[str, str] = {
     },
     "SparkDriverGateway.request_heartbeat": OWN,
     "SparkDriverGateway.stop": OWN,
+    **{
+        f"SparkExecutorsGateway.{name}": (
+            "the name of the driver's process has the JobMaster and the attempt of the task in it"
+        )
+        for name in ("launch_executor", "executor_started", "executor_ended")
+    },
     "TaskProcessListenerGateway.tasks_reported": (
         "its own task processes call it; the process's name tells those of the past"
     ),
@@ -250,6 +256,7 @@ def test_gateways_of_leaders_are_fenced_by_their_token() -> None:
         "ResourceManagerGateway",
         "SlotPoolGateway",
         "SparkDriverGateway",
+        "SparkExecutorsGateway",
         "CoordinatorListenerGateway",
         "UserCodeProcessGateway",
     }
