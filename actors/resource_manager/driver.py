@@ -169,8 +169,8 @@ class ResourceManagerDriver(ABC):
         """What the provider has now; its texts about groups are left out."""
 
     @abstractmethod
-    def dashboard_url(self) -> str | None:
-        """Where people can look at the provider; None: nowhere."""
+    async def dashboard_url(self) -> str | None:
+        """Where people can look at the provider; None: nowhere, or it does not say."""
 
     @abstractmethod
     async def recover(self) -> tuple[WorkerGroupHandle, ...]:

@@ -470,5 +470,5 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
             jobs=(),
             cluster_total=resources.total,
             cluster_available=resources.available,
-            dashboard_url=self._driver.dashboard_url(),
+            dashboard_url=await self._driver.dashboard_url(),
         )

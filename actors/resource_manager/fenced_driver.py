@@ -72,8 +72,8 @@ class FencedDriver(ResourceManagerDriver):
     async def cluster_resources(self) -> ClusterResources:
         return await self._driver.cluster_resources()
 
-    def dashboard_url(self) -> str | None:
-        return self._driver.dashboard_url()
+    async def dashboard_url(self) -> str | None:
+        return await self._driver.dashboard_url()
 
     async def recover(self) -> tuple[WorkerGroupHandle, ...]:
         return await self._driver.recover()

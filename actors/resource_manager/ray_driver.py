@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
 import ray
+from ray._private.services import get_webui_url_from_internal_kv
 from ray._private.state import available_resources_per_node
 from ray._private.state import state as global_state
-from ray._private.worker import get_dashboard_url
 from ray._raylet import PlacementGroupID
 from ray.exceptions import RayError
 from ray.util import list_named_actors, placement_group_table
@@ -197,8 +197,12 @@ class RayResourceManagerDriver(ResourceManagerDriver):
             return replace(self._last_resources, outage=self._head.outage)
         return self._last_resources
 
-    def dashboard_url(self) -> str | None:
-        url = get_dashboard_url()
+    async def dashboard_url(self) -> str | None:
+        """As the head has it: processes that Ray has started suppose that its port is 8265."""
+        try:
+            url = await within(_PATIENCE, self._ask(get_webui_url_from_internal_kv))
+        except asyncio.TimeoutError:
+            return None
         return f"http://{url}" if url else None
 
     async def recover(self) -> tuple[WorkerGroupHandle, ...]:

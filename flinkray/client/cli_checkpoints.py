@@ -1,5 +1,5 @@
-"""``flinkray checkpoint list|show``: what lies in the storage of checkpoints.  No cluster is
-needed."""
+"""``flinkray checkpoint list|show``: what lies in the storage of checkpoints, for which no cluster
+is needed; and ``trigger``."""
 
 from __future__ import annotations
 
@@ -16,12 +16,16 @@ from flinkray.checkpoint.contents import (
 from flinkray.checkpoint.storage import find_checkpoints
 from flinkray.client import cli_output
 from flinkray.client.cli_options import JSON
+from flinkray.client.cli_savepoints import trigger_checkpoint
 from flinkray.core.resources import format_memory_size
 
 
 @click.group()
 def checkpoint() -> None:
     """Look at checkpoints and savepoints."""
+
+
+checkpoint.add_command(trigger_checkpoint)
 
 
 @checkpoint.command("list")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 import flinkray
+from flinkray.client.cli_settings import UNKNOWN_JOB, Settings
 from flinkray.core.config import Configuration
 from flinkray.core.ids import JobID
 from flinkray.core.options import CLUSTER_ID
@@ -18,20 +19,6 @@ if TYPE_CHECKING:
     from flinkray.client.cluster_client import ClusterClient
 
 F = TypeVar("F", bound=Callable[..., object])
-
-
-Connect = Callable[[str, str, Configuration], AbstractContextManager["ClusterClient"]]
-"""From the address of a Ray, the id of a cluster and the configuration to a client, which is left
-with the context."""
-
-
-@dataclass
-class Settings:
-    """Of one command line."""
-
-    verbose: bool = False
-    connect: Connect | None = None
-    """In place of :func:`flinkray.connect`."""
 
 
 def _set_verbose(context: click.Context, parameter: click.Parameter, value: bool) -> None:
@@ -60,15 +47,45 @@ def common(command: F) -> F:
     return command
 
 
-def job_id_of(text: str) -> JobID:
-    """Raises click.BadParameter: it is none."""
-    try:
-        return JobID.from_hex(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
+_JOB_ID = re.compile(rf"[0-9a-f]{{1,{2 * JobID.SIZE}}}")
 
 
-JOB_ID = click.argument("job_id", type=job_id_of, metavar="JOB_ID")
+class UnknownJob(click.ClickException):
+    """No job's id begins in the way that was given."""
+
+    exit_code = UNKNOWN_JOB
+
+
+def job_reference(text: str) -> str:
+    """Raises click.BadParameter: no job id begins like this."""
+    if _JOB_ID.fullmatch(text.lower()) is None:
+        raise click.BadParameter(
+            f"{text!r} is neither a job id ({2 * JobID.SIZE} hexadecimal digits) nor its beginning"
+        )
+    return text.lower()
+
+
+JOB_ID = click.argument("job", type=job_reference, metavar="JOB_ID")
+"""An id, or as much of its beginning as no other job has."""
+
+
+def job_of(client: ClusterClient, reference: str) -> JobID:
+    """The job that is meant; whether there is one of a whole id is not asked here.
+
+    Raises:
+        UnknownJob: no job's id begins like this.
+        click.UsageError: those of several jobs do.
+    """
+    if len(reference) == 2 * JobID.SIZE:
+        return JobID.from_hex(reference)
+    found = [job for job in client.list_jobs() if job.job_id.hex().startswith(reference)]
+    if not found:
+        raise UnknownJob(f"no job's id begins with {reference} (see: flinkray list)")
+    if len(found) > 1:
+        jobs = ", ".join(f"{job.job_id} ({job.name})" for job in found)
+        raise click.UsageError(f"the ids of {len(found)} jobs begin with {reference}: {jobs}")
+    return found[0].job_id
+
 
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 

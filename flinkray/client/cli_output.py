@@ -46,7 +46,8 @@ def _plain(value: object) -> object:
     if isinstance(value, (tuple, list, ExecutionTable)):
         return [_plain(item) for item in value]
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        public = (field.name for field in fields(value) if not field.name.startswith("_"))
+        return {name: _plain(getattr(value, name)) for name in public}
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     return value

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from flinkray.client.cli_options import common, connected
+from flinkray.client.cli_options import JOB_ID, common, connected, job_of
 from flinkray.client.queryable_state import QueryableStateClient
 from flinkray.core.kv_states import UnknownKeyOrNamespaceError
 from flinkray.state.interfaces import MapState, ValueState
@@ -22,20 +22,18 @@ def _key(text: str) -> Any:
 
 
 @click.command()
-@click.argument("job_id", metavar="JOB_ID")
+@JOB_ID
 @click.argument("name", metavar="NAME")
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True, type=_key)
 @common
-def query(
-    job_id: str, name: str, keys: tuple[Any, ...], address: str | None, cluster_id: str
-) -> None:
+def query(job: str, name: str, keys: tuple[Any, ...], address: str | None, cluster_id: str) -> None:
     """Show what is stored for keys in a queryable state, a line for each.
 
     A key is a number, true, false, null, a list (for a tuple) or a quoted text as in JSON; anything
     else is a text as it stands.
     """
     with connected(address, cluster_id) as client:
-        states = QueryableStateClient(client).get_kv_states(job_id, name, keys)
+        states = QueryableStateClient(client).get_kv_states(job_of(client, job), name, keys)
     if not any(state is not None for state in states):
         raise UnknownKeyOrNamespaceError(name)
     for key, state in zip(keys, states, strict=True):

@@ -6,8 +6,7 @@ import re
 
 import click
 
-from flinkray.client.cli_options import JOB_ID, common, connected
-from flinkray.core.ids import JobID
+from flinkray.client.cli_options import JOB_ID, common, connected, job_of
 
 Bounds = tuple[int, int]
 
@@ -40,7 +39,7 @@ def _wanted(text: str) -> tuple[str | None, Bounds]:
 @click.argument("wanted", nargs=-1, required=True, type=_wanted, metavar="[VERTEX=]BOUNDS ...")
 @common
 def resize(
-    job_id: JobID,
+    job: str,
     wanted: tuple[tuple[str | None, Bounds], ...],
     address: str | None,
     cluster_id: str,
@@ -65,6 +64,7 @@ def resize(
         if name is not None:
             bounds[name] = of_vertex
     with connected(address, cluster_id) as client:
+        job_id = job_of(client, job)
         client.job(job_id).resize(bounds, others=others)
     click.echo(f"job {job_id} goes on with {_text(bounds, others)} as soon as it has the slots")
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from flinkray.client.cli_options import JOB_ID, common, connected, job_id_of
-from flinkray.client.cluster_client import ClusterClient
+from flinkray.client.cli_options import JOB_ID, common, connected, job_of, job_reference
 from flinkray.client.savepoint_locations import absolute_location
 from flinkray.core.ids import JobID
+
+if TYPE_CHECKING:
+    from flinkray.client.cluster_client import ClusterClient
 
 
 @click.command()
@@ -38,9 +42,10 @@ def savepoint(
         return
     if job is None:
         raise click.UsageError("name a job (flinkray list), or --dispose a savepoint")
-    job_id = job_id_of(job)
+    reference = job_reference(job)
     directory = None if directory is None else absolute_location(directory)
     with connected(address, cluster_id) as client:
+        job_id = job_of(client, reference)
         _say_if_it_runs(client, job_id, f"taking a savepoint of job {job_id}")
         click.echo(client.job(job_id).trigger_savepoint(directory))
 
@@ -51,7 +56,7 @@ def savepoint(
 @click.option("--drain", is_flag=True, help="Let all windows and timers fire before.")
 @common
 def stop(
-    job_id: JobID, directory: str | None, drain: bool, address: str | None, cluster_id: str
+    job: str, directory: str | None, drain: bool, address: str | None, cluster_id: str
 ) -> None:
     """Take a savepoint of a job, let it finish, and print where the savepoint is.
 
@@ -63,6 +68,7 @@ def stop(
     """
     directory = None if directory is None else absolute_location(directory)
     with connected(address, cluster_id) as client:
+        job_id = job_of(client, job)
         how = "draining" if drain else "stopping"
         _say_if_it_runs(client, job_id, f"{how} job {job_id} with a savepoint")
         path = client.job(job_id).stop_with_savepoint(directory, drain=drain)
@@ -79,7 +85,7 @@ def _say_if_it_runs(client: ClusterClient, job_id: JobID, text: str) -> None:
 @click.command("trigger")
 @JOB_ID
 @common
-def trigger_checkpoint(job_id: JobID, address: str | None, cluster_id: str) -> None:
+def trigger_checkpoint(job: str, address: str | None, cluster_id: str) -> None:
     """Take a checkpoint of a job now, and print where it is."""
     with connected(address, cluster_id) as client:
-        click.echo(client.job(job_id).trigger_checkpoint())
+        click.echo(client.job(job_of(client, job)).trigger_checkpoint())

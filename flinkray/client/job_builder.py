@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
+from flinkray.client.spark_checks import check_spark_stage
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.ids import JobID, JobVertexID
 from flinkray.core.resources import ResourceProfile, parse_memory_size
@@ -57,6 +58,7 @@ def spark_job(
     code = dump_function(function)
     label = name or getattr(function, "__name__", None) or type(function).__name__
     profile, conf = slot_profile(cpu, memory), spark_properties(spark_conf)
+    check_spark_stage(profile, conf)
     vertex = JobVertex(
         JobVertexID.generate(), label, parallelism, profile, Invokable(SPARK, code, conf)
     )

@@ -54,7 +54,15 @@ def message(cls: type[T]) -> type[T]:
 
     A message lives for a moment, and both ends are of one version of flinkray.  What is stored, and
     read by later versions, is declared with :func:`flinkray.core.schema.stored` besides.
+
+    Raises:
+        TypeError: *cls* is a dataclass already, or another type uses its name.
     """
+    if "__dataclass_fields__" in cls.__dict__:
+        raise TypeError(
+            f"{cls.__qualname__} is a dataclass already: @message makes one of it that is frozen "
+            "and has slots; leave out its @dataclass"
+        )
     return register(dataclass(frozen=True, slots=True)(cls))
 
 

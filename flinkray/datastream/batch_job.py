@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from flinkray.client.job_builder import slot_profile, spark_properties
+from flinkray.client.spark_checks import check_spark_stage
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID
 from flinkray.core.resources import ResourceProfile
@@ -133,7 +134,9 @@ class BatchJob:
         """
         profile = slot_profile(cpu, memory)
         code = dump_function(function)
-        invokable = Invokable(SPARK, code, spark_properties(spark_conf))
+        properties = spark_properties(spark_conf)
+        check_spark_stage(profile, properties)
+        invokable = Invokable(SPARK, code, properties)
         groups = self._spark_groups
         group = groups.setdefault((parallelism, profile), f"spark-{len(groups)}")
         return self._add_vertex(

@@ -27,6 +27,7 @@ def wait_until(condition: Callable[[], T | None], timeout: float, what: str) -> 
     Raises:
         AssertionError: it was not true in time.
     """
+    __tracebackhide__ = True
     deadline = time.monotonic() + timeout
     pause = threading.Event()
     while True:
@@ -45,6 +46,7 @@ async def eventually(condition: Callable[[], Awaitable[T]], timeout: float, what
 async def eventually(condition: Callable[[], T], timeout: float, what: str) -> T: ...
 async def eventually(condition: Callable[[], Awaitable[T] | T], timeout: float, what: str) -> T:
     """:func:`wait_until` for the loop; *condition* may be async.  FlinkRayErrors mean not yet."""
+    __tracebackhide__ = True
     loop = asyncio.get_running_loop()
     complaint = f"waited {timeout:g} s for {what}"
     return await ask_again(condition, loop.time, timeout, _INTERVAL, (FlinkRayError,), complaint)
@@ -59,6 +61,7 @@ async def ask_again(
     complaint: str,
 ) -> T:
     """What both kinds of ``eventually`` do, by the seconds of *clock*."""
+    __tracebackhide__ = True
     give_up = clock() + timeout
     while True:
         seen: object
@@ -72,5 +75,12 @@ async def ask_again(
                 return result
             seen = result
         if clock() >= give_up:
-            raise AssertionError(f"{complaint}; last seen: {seen!r}")
+            # Its cause is what the question met, with its traceback; not how often it was asked.
+            cause = seen if isinstance(seen, BaseException) else None
+            raise AssertionError(f"{complaint}; last seen: {_shown(seen)}") from cause
         await asyncio.sleep(pause)
+
+
+def _shown(seen: object) -> str:
+    """Of an error what it says, which names what is wrong; of another value how it looks."""
+    return f"{type(seen).__name__}: {seen}" if isinstance(seen, BaseException) else repr(seen)

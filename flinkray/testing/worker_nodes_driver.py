@@ -124,7 +124,7 @@ class WorkerNodesDriver(ResourceManagerDriver):
     async def cluster_resources(self) -> ClusterResources:
         return self._workers.resources
 
-    def dashboard_url(self) -> str | None:
+    async def dashboard_url(self) -> str | None:
         return None
 
     async def recover(self) -> tuple[WorkerGroupHandle, ...]:

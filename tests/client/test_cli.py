@@ -14,10 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+import click
 import pytest
 
 from flinkray.client import cli_output
-from flinkray.client.cli import execute
+from flinkray.client.cli import SUMMARIES, cli, execute
 from flinkray.client.cluster_client import ClusterClient
 from flinkray.client.ray_runtime import ClusterNotFoundError, join_ray
 from flinkray.core.config import Configuration
@@ -91,8 +92,12 @@ def output(capsys: pytest.CaptureFixture[str]) -> Output:
         (["run", "{script}", "--address", "local", "--detached"], "--detached needs a cluster"),
         (["data-sets", "release", "x"], "DATA_SET_ID"),
         (["run"], "Missing argument 'TARGET'"),
-        (["info", "42"], "not a JobID: '42' (expected 32 hexadecimal digits)"),
-        (["cancel", "z" * 32], "not a JobID"),
+        (["info", "job 42"], "'job 42' is neither a job id (32 hexadecimal digits) nor its"),
+        (["info", "0" * 33], "is neither a job id"),
+        (["cancel", "z" * 32], "is neither a job id"),
+        (["run", "{script}", "--memory", "600m"], "is too small for a Spark executor"),
+        (["run", "{script}", "--spark-conf", "spark.master=local"], "spark.master cannot be set"),
+        (["run", "{script}", "--detached", "--spark-conf", "a.b=1"], "a.b is no Spark property"),
         (["list", "--address", "gopher"], "not an address of a Ray cluster: 'gopher'"),
         (["list", "--address", "local"], "for `flinkray run` only"),
         (["list", "--cluster-id", "my cluster"], "cluster.id"),
@@ -154,6 +159,43 @@ def test_help_is_quick_and_does_not_load_ray() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "cluster" in done.stdout
+
+
+def test_help_says_of_each_command_what_the_command_itself_says() -> None:
+    context = click.Context(cli, info_name="flinkray")
+    said = {}
+    for name in cli.list_commands(context):
+        command = cli.get_command(context, name)
+        assert command is not None
+        assert command.name == name
+        said[name] = " ".join((command.help or "").split("\n\n")[0].split())
+    assert said == SUMMARIES
+
+
+def test_help_loads_none_of_the_commands() -> None:
+    """They take nine tenths of the time."""
+    code = (
+        "import sys; from flinkray.client.cli import execute; execute(['--help']); "
+        "heavy = {'flinkray.client.cli_run', 'flinkray.rpc', 'numpy'}; "
+        "print(heavy & sys.modules.keys())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.endswith("\nset()\n")
+
+
+def test_the_package_is_the_command_line_too() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "flinkray", "sideways"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "Usage: flinkray [OPTIONS]" in done.stderr
+    assert "No such command 'sideways'" in done.stderr
 
 
 # --- against the scripted cluster
@@ -361,6 +403,46 @@ def test_info_of_a_job_as_text(
     out, _ = output()
     assert f"job         {job.job_id}" in out
     assert "status      RUNNING" in out
+
+
+FIRST, SECOND = JobID.from_hex("ab12" + "0" * 28), JobID.from_hex("ab34" + "0" * 28)
+
+
+@pytest.fixture
+def two_jobs(client: ClusterClient) -> None:
+    client.submit(replace(job_graph("first"), job_id=FIRST))
+    client.submit(replace(job_graph("second"), job_id=SECOND))
+
+
+@pytest.mark.usefixtures("two_jobs")
+@pytest.mark.parametrize("beginning", ["ab3", "AB34", SECOND.hex()])
+def test_a_job_is_known_by_the_beginning_of_its_id(
+    world: World, command: Command, output: Output, beginning: str
+) -> None:
+    assert command(["cancel", beginning]) == 0
+    assert world.cancelled == [SECOND]
+    assert output()[0] == f"job {SECOND} is being cancelled\n"
+
+
+@pytest.mark.usefixtures("two_jobs")
+def test_a_beginning_that_ids_of_several_jobs_have_is_refused(
+    world: World, command: Command, output: Output
+) -> None:
+    assert command(["cancel", "ab"]) == 2
+    assert f"the ids of 2 jobs begin with ab: {FIRST} (first), {SECOND} (second)" in output()[1]
+    assert world.cancelled == []
+
+
+@pytest.mark.usefixtures("two_jobs")
+def test_a_beginning_that_no_id_has_is_exit_code_4(command: Command, output: Output) -> None:
+    assert command(["info", "ab5"]) == 4
+    assert "no job's id begins with ab5 (see: flinkray list)" in output()[1]
+
+
+def test_json_shows_what_belongs_to_the_message_only(command: Command, output: Output) -> None:
+    assert command(["cluster", "status", "--json"]) == 0
+    overview = json.loads(output()[0])
+    assert set(overview["cluster_total"]) == {"cpu", "memory", "extended"}
 
 
 @pytest.mark.parametrize("name", ["info", "cancel"])

@@ -83,7 +83,10 @@ def test_cluster_is_started_once_looked_at_and_ended_without_a_trace(
     assert "is running already" in output()[0]
 
     assert execute(["cluster", "status", *named]) == 0
-    assert "jobs        0 running, 0 ended" in output()[0]
+    out, _ = output()
+    assert "jobs        0 running, 0 ended" in out
+    dashboard = ray_runtime.present_ray().dashboard_url
+    assert f"dashboard   {dashboard or 'none'}\n" in out  # processes of a cluster suppose 8265
     assert execute(["list", *named]) == 0
     assert output()[0] == "no jobs\n"
     with pytest.raises(ClusterNotFoundError, match="'up-and-down'"):

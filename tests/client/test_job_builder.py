@@ -58,6 +58,14 @@ def test_name_and_id_are_taken_where_given_and_ids_are_new_otherwise() -> None:
         ({"memory": None}, ConfigurationError, "memory=None"),
         ({"cpu": -1}, ConfigurationError, "cpu=-1"),
         ({"cpu": 0}, JobSubmissionError, "CPU"),
+        ({"memory": "500m"}, ConfigurationError, "must be at least 682.7m|at least 68"),
+        ({"spark_conf": {"spark.executor.cores": 2}}, ConfigurationError, "spark.executor.cores"),
+        ({"spark_conf": {"executor.cores": 2}}, ConfigurationError, "is no Spark property"),
+        (
+            {"memory": "1g", "spark_conf": {"spark.executor.memoryOverhead": "700m"}},
+            ConfigurationError,
+            "too small for a Spark executor",
+        ),
     ],
 )
 def test_bad_arguments_are_refused_by_name(

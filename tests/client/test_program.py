@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flinkray.client.cli import BAD_INPUT, FAILED, execute
-from flinkray.client.cli_options import Connect
+from flinkray.client.cli_settings import Connect
 from flinkray.datastream import StreamExecutionEnvironment
 from flinkray.streaming.program.execution_target import execution_target
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
@@ -99,6 +99,35 @@ def test_options_of_jobs_hold_for_the_jobs_of_a_program(
     )
 
 
+@pytest.mark.parametrize(
+    ("restarts", "configuration"),
+    [
+        (
+            "3",
+            {
+                "restart-strategy.fixed-delay.attempts": "3",
+                "restart-strategy.fixed-delay.delay": "1 s",
+                "restart-strategy.type": "fixed-delay",
+            },
+        ),
+        ("0", {"restart-strategy.type": "none"}),
+    ],
+)
+def test_restarts_are_the_strategy_of_the_jobs_of_a_program(
+    cluster: ThreadedCluster,
+    program: Path,
+    tmp_path: Path,
+    restarts: str,
+    configuration: dict[str, str],
+) -> None:
+    shown = "dict(sorted(env.get_configuration().to_dict().items()))"
+    program.write_text(PROGRAM.replace("{sorted(results)}", f"{{{shown}}}"))
+    out = tmp_path / "out.txt"
+    line = ["run", "--python", "--restarts", restarts, str(program), str(out)]
+    assert execute(line, connect=given(cluster)) == 0
+    assert out.read_text() == f"1 {configuration}"
+
+
 def test_the_error_of_a_program_that_fails_is_told(
     cluster: ThreadedCluster, program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -134,6 +163,11 @@ def test_the_progress_of_a_program_is_shown(
         (["run", "script.py", "--python"], "--python belongs in front of the program"),
         (["run"], "Missing argument 'TARGET'"),
         (["run", "--python", "--output", "x", "nothing.py"], "No such option"),
+        (["run", "--detached", "--python", "a.py"], "--detached is for pipelines, and not for"),
+        (["run", "--python", "--name", "x", "a.py"], "it names its jobs itself: env.execute('n"),
+        (["run", "--python", "--cpu", "1.0", "a.py"], "--cpu is for pipelines"),
+        (["run", "--python", "--memory", "1g", "a.py"], "--memory is for pipelines"),
+        (["run", "--python", "--spark-conf", "a=b", "a.py"], "--spark-conf is for pipelines"),
     ],
 )
 def test_a_wrong_line_is_refused(

@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, dataclass
 from typing import Any
 
 import pytest
@@ -32,6 +32,17 @@ def test_a_message_is_found_under_its_name_and_cannot_be_changed() -> None:
     with pytest.raises(FrozenInstanceError):
         Known(1).number = 2  # type: ignore[misc]
     assert not hasattr(Known(1), "__dict__")
+
+
+def test_what_is_a_dataclass_already_is_refused_by_name() -> None:
+    with pytest.raises(
+        TypeError, match=r"Twice is a dataclass already: .* leave out its @dataclass"
+    ):
+
+        @message
+        @dataclass(frozen=True)
+        class Twice:
+            number: int
 
 
 def test_an_unknown_name_is_not_found() -> None:

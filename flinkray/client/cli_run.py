@@ -1,0 +1,252 @@
+"""``flinkray run``."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+import click
+from click.core import ParameterSource
+
+from flinkray.client import cli_output
+from flinkray.client.attached_run import LeftRunning, ProgressDisplay, run_attached
+from flinkray.client.cli_options import common, connect, pairs
+from flinkray.client.cli_settings import FAILED, INTERRUPTED, note
+from flinkray.client.pipeline_loader import load_pipeline
+from flinkray.client.savepoint_locations import absolute_location
+from flinkray.core.config import Configuration
+from flinkray.core.errors import JobExecutionError
+from flinkray.core.job_options import (
+    RESTART_FIXED_DELAY_ATTEMPTS,
+    RESTART_FIXED_DELAY_DELAY,
+    RESTART_STRATEGY,
+    STATE_RECOVERY_IGNORE_UNCLAIMED,
+    STATE_RECOVERY_PATH,
+)
+from flinkray.scheduler.graph.job_graph import FixedDelayRestart
+
+
+class _RunCommand(click.Command):
+    """Options may follow a pipeline, but what follows a program belongs to the program."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.allow_interspersed_args = False
+        given, _, _ = self.make_parser(ctx).parse_args(list(args))
+        if not given.get("is_program"):
+            arguments = given.get("arguments")
+            if isinstance(arguments, tuple) and "--python" in arguments:  # else no target is given
+                raise click.UsageError("--python belongs in front of the program", ctx)
+            ctx.allow_interspersed_args = True
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=_RunCommand)
+@click.argument("target")
+@click.argument("arguments", nargs=-1)
+@click.option(
+    "--python",
+    "is_program",
+    is_flag=True,
+    help="TARGET is a program of streams: it is executed, with all that follows as ARGUMENTS.",
+)
+@click.option(
+    "--parallelism",
+    default=1,
+    show_default=True,
+    help="Slots = Spark executors; of streams, the subtasks of operators that have none set.",
+)
+@click.option("--cpu", default=1.0, show_default=True, help="Of a pipeline: cores of each slot.")
+@click.option("--memory", default="1g", show_default=True, help="Of a pipeline: each slot's.")
+@click.option("--name", help="Of a pipeline's job.  Default: the function's.")
+@click.option("--detached", is_flag=True, help="Of a pipeline: print the job id, do not wait.")
+@click.option("--restarts", type=click.IntRange(min=0), help="Restarts after failures, 1 s apart.")
+@click.option(
+    "--from-savepoint",
+    metavar="PATH",
+    help="The savepoint that the program (--python) starts from.",
+)
+@click.option(
+    "--allow-non-restored-state",
+    is_flag=True,
+    help="Drop state in the savepoint that no operator of the program has.",
+)
+@pairs("--spark-conf", help="A Spark property of a pipeline.")
+@pairs("-D", "values", help="Configuration of job, client, and a cluster that is started.")
+@common
+def run(
+    target: str,
+    arguments: tuple[str, ...],
+    is_program: bool,
+    parallelism: int,
+    cpu: float,
+    memory: str,
+    name: str | None,
+    detached: bool,
+    restarts: int | None,
+    from_savepoint: str | None,
+    allow_non_restored_state: bool,
+    spark_conf: tuple[tuple[str, str], ...],
+    values: tuple[tuple[str, str], ...],
+    address: str | None,
+    cluster_id: str,
+) -> int:
+    """Run a program of streams, or a PySpark pipeline.
+
+    Without --python, a pipeline is submitted and its end is waited for.  TARGET is script.py (its
+    function `pipeline`), script.py:function or module:function; the function takes a SparkSession
+    and returns a DataFrame or nothing.  Where no cluster runs on this machine, an embedded one is
+    started for the job (--address local: always).
+
+    With --python, TARGET is a script that is executed as the main module; what it executes of
+    flinkray.datastream runs on the cluster.  Everything after TARGET is then the program's, options
+    included: those of this command, --python too, are given before TARGET.
+
+    Ctrl-C cancels the job and waits for its end; a second one leaves at once.
+    """
+    from flinkray.client.job_builder import spark_job
+
+    configuration = Configuration(
+        {**dict(values), **_of_savepoint(from_savepoint, allow_non_restored_state)}
+    )
+    if is_program:
+        _refuse_options_of_pipelines()
+        if restarts is not None:
+            configuration = configuration.with_values(_of_restarts(restarts))
+        return _run_program(target, arguments, parallelism, address, cluster_id, configuration)
+    if arguments:
+        raise click.UsageError("only programs (--python) take arguments")
+    if from_savepoint is not None:
+        raise click.UsageError("only programs (--python) start from savepoints")
+    job = spark_job(
+        load_pipeline(target),
+        name=name,
+        parallelism=parallelism,
+        cpu=cpu,
+        memory=memory,
+        spark_conf=dict(spark_conf),
+        restart_strategy=None if restarts is None else FixedDelayRestart(restarts),
+        configuration=configuration.of_job(),
+    )
+    address = _address_to_run_at(address)
+    if address == "local":
+        if detached:
+            raise click.UsageError(
+                "--detached needs a cluster that outlives this command "
+                "(ray start --head && flinkray cluster up)"
+            )
+        note("no cluster on this machine: starting an embedded one for this job")
+    with ExitStack() as leaving:
+        client = leaving.enter_context(connect(address, cluster_id, configuration))
+        if client.dashboard_url is not None:
+            note(f"dashboard: {client.dashboard_url}")
+        if detached:
+            client.submit(job)
+            click.echo(str(job.job_id))
+            return 0
+        try:
+            display = ProgressDisplay(sys.stderr, time.monotonic)
+            status, was_interrupted = run_attached(client, job, display)
+        except LeftRunning:
+            leaving.pop_all()
+            more = (
+                "it ends with its embedded cluster"
+                if address == "local"
+                else (f"look with: flinkray info {job.job_id}")
+            )
+            note(f"left job {job.job_id} while it was being cancelled; {more}")
+            return INTERRUPTED
+        if was_interrupted:
+            note(f"job {job.job_id} ended: {status.name}")
+            return INTERRUPTED
+        result = client.job(job.job_id).result()
+    text = f"job {result.job_id} finished in {cli_output.format_seconds(result.net_runtime)}"
+    if result.has_data:
+        text += f": {result.num_rows} rows at {result.location}"
+    click.echo(text)
+    return 0
+
+
+_INSTEAD = {
+    "detached": "the program waits, or calls execute_async()",
+    "name": "it names its jobs itself: env.execute('name')",
+    "cpu": "it says what its operators need: slot_sharing_group()",
+    "memory": "it says what its operators need: slot_sharing_group()",
+    "spark_conf": "its Spark stages have properties of their own: BatchJob.spark(spark_conf=…)",
+}
+"""What a program has in place of an option of pipelines."""
+
+
+def _refuse_options_of_pipelines() -> None:
+    """Raises click.UsageError: one was given, and would do nothing."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        is_given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if name in _INSTEAD and is_given:
+            option = parameter.opts[0]
+            raise click.UsageError(
+                f"{option} is for pipelines, and not for programs (--python): {_INSTEAD[name]}. "
+                "What is meant for the program itself comes after it."
+            )
+
+
+def _of_restarts(restarts: int) -> dict[str, str]:
+    """Configuration of the job."""
+    if restarts == 0:
+        return {RESTART_STRATEGY.key: "none"}
+    return {
+        RESTART_STRATEGY.key: "fixed-delay",
+        RESTART_FIXED_DELAY_ATTEMPTS.key: str(restarts),
+        RESTART_FIXED_DELAY_DELAY.key: "1 s",
+    }
+
+
+def _of_savepoint(path: str | None, allow_non_restored_state: bool) -> dict[str, str]:
+    """Configuration of the job."""
+    if path is None:
+        if allow_non_restored_state:
+            raise click.UsageError("--allow-non-restored-state goes with --from-savepoint")
+        return {}
+    return {
+        STATE_RECOVERY_PATH.key: absolute_location(path),
+        STATE_RECOVERY_IGNORE_UNCLAIMED.key: str(allow_non_restored_state).lower(),
+    }
+
+
+def _run_program(
+    path: str,
+    arguments: Sequence[str],
+    parallelism: int,
+    address: str | None,
+    cluster_id: str,
+    configuration: Configuration,
+) -> int:
+    from flinkray.client.program import check_program, run_program
+
+    check_program(path)
+    address = _address_to_run_at(address)
+    if address == "local":
+        note("no cluster on this machine: starting an embedded one for this program")
+    with connect(address, cluster_id, configuration) as client:
+        progress = ProgressDisplay(sys.stderr, time.monotonic)
+        try:
+            run_program(client, path, arguments, parallelism, progress, configuration.of_job())
+        except JobExecutionError as error:
+            if "\n" not in str(error):
+                raise
+            note(f"error: {error}")  # lines of a traceback stay lines
+            return FAILED
+    return 0
+
+
+def _address_to_run_at(address: str | None) -> str:
+    from flinkray.client import ray_runtime
+
+    return (
+        address
+        or ray_runtime.address_from_environment()
+        or ray_runtime.recorded_address()
+        or "local"
+    )
