@@ -91,7 +91,7 @@ class GivenWorkers(ResourceManagerDriver):
         total = PROFILE.times(len(self._names))
         return ClusterResources(total=total, available=ResourceProfile(0.0), nodes=(total,))
 
-    def dashboard_url(self) -> str | None:
+    async def dashboard_url(self) -> str | None:
         return None
 
     async def recover(self) -> tuple[WorkerGroupHandle, ...]:

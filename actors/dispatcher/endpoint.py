@@ -122,7 +122,9 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         self._graphs = services.high_availability.get_job_graph_store(StoredJob)
         self._results = services.high_availability.get_job_result_store(ArchivedJob)
         self._jobs: dict[JobID, ManagedJob] = {}
-        self._ended = JobHistory(self, self._results, services.configuration)
+        self._ended = JobHistory(
+            self, self._results, services.configuration, services.arguments.storage_dir
+        )
         self._job_masters = JobMasterSupervision(
             self,
             services.arguments,

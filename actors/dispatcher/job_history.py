@@ -9,6 +9,7 @@ from flinkray.actors.gateways.messages import ArchivedJob
 from flinkray.core import options
 from flinkray.core.config import Configuration
 from flinkray.core.ids import JobID
+from flinkray.file_results import ResultDirectory, data_of_job
 from flinkray.ha import JobResultStore, StoreError
 from flinkray.rpc import RpcEndpoint, TimerHandle
 
@@ -19,7 +20,8 @@ _LONGEST_PAUSE = 60.0
 
 
 class JobHistory:
-    """Ended jobs that were cleaned up; the oldest are forgotten, here and in the store.
+    """Ended jobs that were cleaned up; the oldest are forgotten, here and in the store, and what
+    they have left in the cluster's storage goes with them.
 
     Lives on the Dispatcher's main thread.
     """
@@ -29,8 +31,10 @@ class JobHistory:
         endpoint: RpcEndpoint,
         store: JobResultStore[ArchivedJob],
         configuration: Configuration,
+        storage_dir: str,
     ) -> None:
         self._endpoint = endpoint
+        self._storage_dir = storage_dir
         self._store = store
         self._expiration = configuration.get(options.JOB_STORE_EXPIRATION_TIME)
         self._capacity = configuration.get(options.JOB_STORE_MAX_CAPACITY)
@@ -80,11 +84,17 @@ class JobHistory:
             if number >= surplus and _end_time(job) > latest_end:
                 return
             try:
+                # first: what is left of one that nobody knows would be left for ever
+                await self._delete_data(job.job_id)
                 await self._store.remove_result(job.job_id)
-            except StoreError as error:
+            except (StoreError, OSError) as error:
                 log.warning("job %s cannot be forgotten yet: %s", job.job_id, error)
                 return
             self._jobs.pop(job.job_id, None)
+
+    async def _delete_data(self, job_id: JobID) -> None:
+        directory = ResultDirectory(data_of_job(self._storage_dir, job_id))
+        await self._endpoint.rpc_service.run_blocking(directory.delete)
 
 
 def _end_time(job: ArchivedJob) -> float:

@@ -37,6 +37,7 @@ from flinkray.checkpoint.handles import StateLocation
 from flinkray.checkpoint.state_files import read_bytes
 from flinkray.checkpoint.storage import DEFAULT_INLINE_THRESHOLD, state_writer
 from flinkray.core.blobs import BlobKey
+from flinkray.core.captured_output import note_output
 from flinkray.core.error_text import message_of, traceback_of, type_of
 from flinkray.core.errors import FlinkRayError, RpcConnectionError, RpcError
 from flinkray.core.ids import JobMasterId, JobVertexID
@@ -69,6 +70,8 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
     def __init__(self, rpc_service: RpcService, arguments: StreamCoordinatorArguments) -> None:
         super().__init__(rpc_service, STREAM_COORDINATOR_ENDPOINT)
         self._job_id = arguments.job_id
+        if rpc_service.has_own_process:
+            note_output(arguments.job_id, rpc_service.process_name)
         self._owner = arguments.job_master_id
         """By whose id tasks know it."""
         self._leader = arguments.job_master_id

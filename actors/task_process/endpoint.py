@@ -41,6 +41,7 @@ from flinkray.actors.task_process.task_runtime import TaskRuntime, ThreadedRunti
 from flinkray.actors.task_process.user_code import CodeOrigin, LoadedCode, UserCode
 from flinkray.core import network_options
 from flinkray.core.blobs import BlobKey
+from flinkray.core.captured_output import note_output
 from flinkray.core.config import Configuration
 from flinkray.core.errors import FlinkRayError, FrameTooLargeError, RpcError
 from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMasterId, KvStateID
@@ -242,6 +243,8 @@ class TaskProcess(RpcEndpoint, TaskProcessGateway, KvStateServerGateway):
         async def fetch(key: BlobKey) -> bytes:
             return await self._user_code.fetch(origin.job_id, key, origin.blob_server)
 
+        if self.rpc_service.has_own_process:
+            note_output(origin.job_id, self.rpc_service.process_name)
         await self._files.provide(origin.job_id, deployed.job.files, fetch)
         return await self._user_code.load(deployed.task.allocation_id, origin)
 

@@ -166,6 +166,7 @@ def run_attached(client: ClusterClient, job: JobGraph, display: Progress) -> tup
 
     output: JobOutput = NoOutput()
     try:
+        client.clear_before_output(display.clear)
         output = submit_attached(client, job, display.clear)
         display.submitted(job.job_id, job.name)
         return _wait(client, job.job_id, display, output), False

@@ -1,4 +1,4 @@
-"""The command line: ``flinkray run|list|info|cancel|resize|savepoint|stop|query``,
+"""The command line: ``flinkray run|list|info|logs|cancel|resize|savepoint|stop|query``,
 ``flinkray cluster up|down|status``, ``flinkray data-sets list|release`` and
 ``flinkray checkpoint list|show|trigger``.
 
@@ -48,6 +48,7 @@ COMMANDS = {
     "data-sets": "cli_data_sets:data_sets",
     "info": "cli_jobs:info",
     "list": "cli_jobs:list_jobs",
+    "logs": "cli_logs:logs",
     "query": "cli_query:query",
     "resize": "cli_resize:resize",
     "run": "cli_run:run",
@@ -63,6 +64,7 @@ SUMMARIES = {
     "data-sets": "List and release the persistent results that finished jobs have left.",
     "info": "Show a job: status, records and bytes, tasks and where they run, failures.",
     "list": "List running and ended jobs.",
+    "logs": "Show what a job has printed and logged, by process.",
     "query": "Show what is stored for keys in a queryable state, a line for each.",
     "resize": "Let an elastic job run with another parallelism.",
     "run": "Run a program of streams, or a PySpark pipeline.",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 import click
 from click.core import ParameterSource
@@ -138,7 +139,9 @@ def run(
             )
         note("no cluster on this machine: starting an embedded one for this job")
     with ExitStack() as leaving:
-        client = leaving.enter_context(connect(address, cluster_id, configuration))
+        with _telling_what_is_waited_for():
+            connecting = connect(address, cluster_id, configuration)
+        client = leaving.enter_context(connecting)
         if client.dashboard_url is not None:
             note(f"dashboard: {client.dashboard_url}")
         if detached:
@@ -229,7 +232,9 @@ def _run_program(
     address = _address_to_run_at(address)
     if address == "local":
         note("no cluster on this machine: starting an embedded one for this program")
-    with connect(address, cluster_id, configuration) as client:
+    with _telling_what_is_waited_for():
+        connecting = connect(address, cluster_id, configuration)
+    with connecting as client:
         progress = ProgressDisplay(sys.stderr, time.monotonic)
         try:
             run_program(client, path, arguments, parallelism, progress, configuration.of_job())
@@ -239,6 +244,27 @@ def _run_program(
             note(f"error: {error}")  # lines of a traceback stay lines
             return FAILED
     return 0
+
+
+class _Notes(logging.Handler):
+    """Log lines as lines beside the results."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        note(record.getMessage())
+
+
+@contextmanager
+def _telling_what_is_waited_for() -> Iterator[None]:
+    """To start Ray and a cluster takes seconds."""
+    log = logging.getLogger("flinkray.client.connect")
+    notes, level = _Notes(logging.INFO), log.level
+    log.addHandler(notes)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(notes)
+        log.setLevel(level)
 
 
 def _address_to_run_at(address: str | None) -> str:

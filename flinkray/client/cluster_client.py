@@ -15,6 +15,7 @@ from flinkray.actors.gateways import DispatcherGateway
 from flinkray.checkpoint.errors import CheckpointNotFoundError
 from flinkray.client.attached_jobs import AttachedJobs, ClientSettings
 from flinkray.client.dispatcher_connection import DispatcherConnection
+from flinkray.client.embedded_output import EmbeddedOutput
 from flinkray.client.job_handle import JobHandle
 from flinkray.client.loop_thread import LoopEndedError, LoopThread
 from flinkray.client.savepoint_locations import absolute_location
@@ -66,13 +67,16 @@ class ClusterClient:
         after_close: Callable[[], None] = lambda: None,
         dashboard_url: str | None = None,
         configuration: Configuration | None = None,
+        output: EmbeddedOutput | None = None,
     ) -> None:
-        """*configuration*: ``client.*`` and ``execution.*`` count."""
+        """*configuration*: ``client.*`` and ``execution.*`` count.  *output*: of an embedded
+        cluster; it has begun, and is closed with the client."""
         self._loop = loop
         self._connection = connection
         self._on_close = on_close
         self._after_close = after_close
         self._closed = False
+        self._output = output
         self.settings = ClientSettings.of(configuration or Configuration())
         self._attached = AttachedJobs(connection, self.settings.heartbeat_interval)
         self.cluster_id = cluster_id
@@ -223,6 +227,8 @@ class ClusterClient:
             self._loop.run(self._close())
         finally:
             self._loop.close()
+            if self._output is not None:
+                self._output.close()
             self._after_close()
 
     async def _close(self) -> None:
@@ -275,6 +281,16 @@ class ClusterClient:
         return f"<ClusterClient {state}cluster {self.cluster_id!r}>"
 
     # --- for the API of streams
+
+    def show_output(self) -> None:
+        """What jobs of an embedded cluster have printed until now is shown when this returns."""
+        if self._output is not None:
+            self._output.show()
+
+    def clear_before_output(self, clear: Callable[[], None]) -> None:
+        """Have that called before what jobs of an embedded cluster print is shown."""
+        if self._output is not None:
+            self._output.clear_before(clear)
 
     @property
     def rpc_service(self) -> RpcService:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import posixpath
 from collections.abc import Iterator, Mapping
@@ -18,12 +19,16 @@ from flinkray.client.cluster import (
 )
 from flinkray.client.cluster_client import ClusterClient
 from flinkray.client.dispatcher_connection import DispatcherConnection
+from flinkray.client.embedded_output import EmbeddedOutput
 from flinkray.client.loop_thread import LoopThread
 from flinkray.client.ray_runtime import ClusterNotFoundError, RayRuntime
 from flinkray.core.config import Configuration
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.options import BLOB_OFFLOAD_MIN_SIZE, CLUSTER_ID, STORAGE_DIR
 from flinkray.rpc import RayRpcService, RpcService
+
+log = logging.getLogger(__name__)
+"""At INFO it says what is waited for, as it begins."""
 
 
 def connect(
@@ -109,7 +114,9 @@ def _enter_ray(
             ray_runtime.check_is_present(address)
         return ray_runtime.present_ray()
     if address is not None:
+        log.info("joining Ray (%s)", address)
         return ray_runtime.join_ray(address, namespace)
+    log.info("starting Ray on this machine")
     return ray_runtime.start_local_ray(namespace, ray_options)
 
 
@@ -133,6 +140,7 @@ async def _open(
             if not may_start or runtime.session_dir is None:
                 raise await rpc_service.run_blocking(_no_cluster, cluster_id)
             leaving.push_async_callback(stop_cluster, rpc_service, cluster_id)
+            log.info("Ray is there; starting the cluster's ResourceManager and Dispatcher")
             await start_cluster(
                 rpc_service, configuration, storage_dir=_embedded_storage(configuration, runtime)
             )
@@ -151,6 +159,7 @@ async def _open(
     except BaseException:
         await leaving.aclose()
         raise
+    output = _output_of(runtime) if may_start else None
     return ClusterClient(
         loop,
         connection,
@@ -159,7 +168,17 @@ async def _open(
         after_close=lambda: _leave_ray(runtime),
         dashboard_url=runtime.dashboard_url,
         configuration=configuration,
+        output=output,
     )
+
+
+def _output_of(runtime: RayRuntime) -> EmbeddedOutput | None:
+    """None: Ray was started by somebody else, who has said what Ray is to show."""
+    if not runtime.was_entered or runtime.session_dir is None:
+        return None
+    output = EmbeddedOutput(os.path.join(runtime.session_dir, "logs"))
+    output.start()
+    return output
 
 
 def _embedded_storage(configuration: Configuration, runtime: RayRuntime) -> str:

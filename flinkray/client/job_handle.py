@@ -36,6 +36,7 @@ class _Client(Protocol):
     def _ask(self, question: str, call: Callable[[DispatcherGateway], Awaitable[T]]) -> T: ...
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T: ...
     def _start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]: ...
+    def show_output(self) -> None: ...
 
 
 class JobHandle:
@@ -237,9 +238,12 @@ class JobHandle:
             RpcTimeoutError: (a TimeoutError) the job goes on after that time.
         """
         if on_progress is None:
-            return self._client._run(self._end(timeout)).status
-        end = self._client._start(self._end(timeout))
-        return self.watched(end, on_progress, interval).status
+            status = self._client._run(self._end(timeout)).status
+        else:
+            end = self._client._start(self._end(timeout))
+            status = self.watched(end, on_progress, interval).status
+        self._client.show_output()
+        return status
 
     def watched(
         self, future: Future[T], on_progress: Callable[[JobProgress], None], interval: float
@@ -271,7 +275,9 @@ class JobHandle:
             JobCancelledError, JobNotFinishedError: it ended, but not by finishing.
             RpcTimeoutError: (a TimeoutError) the job goes on after that time.
         """
-        return JobExecutionResult.of(self._client._run(self._end(timeout)))
+        result = self._client._run(self._end(timeout))
+        self._client.show_output()
+        return JobExecutionResult.of(result)
 
     def __await__(self) -> Generator[Any, None, JobExecutionResult]:
         return self._result().__await__()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from flinkray.client.code_lines import with_code_lines
 from flinkray.core.errors import (
     JobCancelledError,
     JobExecutionError,
@@ -38,7 +39,9 @@ class JobExecutionResult:
             return cls(result)
         error: JobExecutionError | JobCancelledError | JobNotFinishedError
         if result.status is JobStatus.FAILED:
-            error = JobExecutionError(result.job_id, f"failed: {result.failure}")
+            error = JobExecutionError(
+                result.job_id, f"failed: {with_code_lines(result.failure or '')}"
+            )
         elif result.status is JobStatus.CANCELED:
             cause = "" if result.cancel_cause is None else f": {result.cancel_cause}"
             error = JobCancelledError(result.job_id, f"was cancelled{cause}")
@@ -46,7 +49,8 @@ class JobExecutionResult:
             error = JobNotFinishedError(
                 result.job_id, "was suspended: its cluster stopped before the job reached an end"
             )
-        error.remote_traceback = result.failure_traceback
+        trace = result.failure_traceback
+        error.remote_traceback = None if trace is None else with_code_lines(trace)
         raise error
 
     @property

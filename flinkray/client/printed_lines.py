@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent import futures
@@ -20,6 +19,7 @@ from flinkray.actors.gateways.stream_coordinator import (
     stream_coordinator_address,
 )
 from flinkray.actors.shared.chain_code import PRINTED_LINES, TO_CLIENT
+from flinkray.client.standard_output import write_text
 from flinkray.core.errors import FlinkRayError, JobNotFoundError
 from flinkray.core.ids import JobID
 from flinkray.scheduler.graph.job_graph import STREAM, JobGraph, JobVertex
@@ -126,7 +126,7 @@ class PrintedLinesDisplay(JobOutput):
         while (text := self._texts.get()) is not None:
             self._clear()
             try:
-                _write(text)
+                write_text(text)
             except (OSError, ValueError) as error:  # a closed pipe, a closed file
                 log.warning("what job %s prints is not shown any more: %s", self._job_id, error)
                 self._reading.cancel()
@@ -231,12 +231,3 @@ def _retrieve(ended: asyncio.Future[JobResult]) -> None:
     """Whoever waits for the job tells of its errors."""
     if not ended.cancelled():
         ended.exception()
-
-
-def _write(text: str) -> None:
-    try:
-        sys.stdout.write(text)
-    except UnicodeEncodeError:
-        encoding = sys.stdout.encoding
-        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
-    sys.stdout.flush()

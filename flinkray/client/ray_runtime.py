@@ -21,7 +21,6 @@ from ray._raylet import (  # type: ignore[attr-defined]
     Config,
     PlacementGroupID,
 )
-from ray.exceptions import RayError
 from ray.experimental.internal_kv import (
     _internal_kv_del,
     _internal_kv_get,
@@ -51,6 +50,10 @@ _CONNECT_TIMEOUT = 5.0
 
 class ClusterNotFoundError(FlinkRayError):
     """No Ray, or no flinkray cluster in it, where one was expected; the text has the way out."""
+
+
+class RayStartError(ClusterNotFoundError):
+    """A Ray of this process's own was to be started, and did not start."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,9 @@ def start_local_ray(namespace: str, options: Mapping[str, object]) -> RayRuntime
 
     Args:
         options: further arguments of ``ray.init`` (``num_cpus``, …).
+
+    Raises:
+        RayStartError: it does not start; the text has the reason.
     """
     arguments: dict[str, object] = {
         "include_dashboard": True,
@@ -146,13 +152,31 @@ def start_local_ray(namespace: str, options: Mapping[str, object]) -> RayRuntime
         "_system_config": {"worker_niceness": 0},
         **options,
     }
-    with java_on_path():
-        context = ray.init(
-            address="local",
-            namespace=namespace,
-            **arguments,  # type: ignore[arg-type]
-        )
+    try:
+        with java_on_path():
+            context = ray.init(
+                address="local",
+                namespace=namespace,
+                **arguments,  # type: ignore[arg-type]
+            )
+    except Exception as error:  # Ray raises some of its own as bare Exceptions
+        raise RayStartError(
+            f"no Ray could be started on this machine: {_words_of(error)}. What its processes say "
+            f"is in {_logs_of_ray()}; to look at it alone: ray start --head"
+        ) from error
     return _runtime(context, was_entered=True)
+
+
+def _words_of(error: BaseException) -> str:
+    """What it says, and what is behind it where Ray says only that something failed."""
+    said = str(error).strip().rstrip(".") or type(error).__name__
+    cause = error.__cause__
+    return said if cause is None else f"{said}: {_words_of(cause)}"
+
+
+def _logs_of_ray() -> str:
+    folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+    return os.path.join(folder, "ray/session_latest/logs")
 
 
 def join_ray(address: str, namespace: str) -> RayRuntime:
@@ -184,9 +208,9 @@ def join_ray(address: str, namespace: str) -> RayRuntime:
             log_to_driver=False,
             logging_level=logging.WARNING,
         )
-    except (ConnectionError, RuntimeError, ValueError, RayError) as error:
+    except Exception as error:  # Ray raises some of its own as bare Exceptions
         raise ClusterNotFoundError(
-            f"cannot join the Ray at {address}: {error}{_token_advice()}"
+            f"cannot join the Ray at {address}: {_words_of(error)}{advice(error)}"
         ) from error
     if address.startswith(RAY_CLIENT):
         url: str | None = context.dashboard_url
@@ -204,6 +228,23 @@ def _show_token() -> None:
 
 def _has_token() -> bool:
     return bool(AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True))
+
+
+def advice(error: BaseException) -> str:
+    """The way out, where it is clear."""
+    words = _words_of(error)
+    if "ersion mismatch" in words:
+        return ". Use the same versions of Ray and Python here"
+    # Ray says that it has no node for this process, or waits for one in vain
+    if re.search(r"\b(raylet|node)\b", words, re.IGNORECASE) and not _REFUSED.search(words):
+        return (
+            ". A driver needs a node of the cluster on its own machine, and that node's processes: "
+            "look with ray status, or join from elsewhere by ray://"
+        )
+    return _token_advice()
+
+
+_REFUSED = re.compile(r"auth|token", re.IGNORECASE)
 
 
 def _token_advice() -> str:

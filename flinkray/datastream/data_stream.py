@@ -14,6 +14,7 @@ from flinkray.datastream.environment_settings import EnvironmentSettings
 from flinkray.datastream.field_aggregates import FieldReduce, PickBy, Position
 from flinkray.datastream.operator_settings import StreamSettings
 from flinkray.datastream.queryable_state_stream import QueryableStateStream
+from flinkray.datastream.record_batches import RecordBatches
 from flinkray.state.descriptors import MapStateDescriptor, StateDescriptor, ValueStateDescriptor
 from flinkray.streaming.columnar.keyed_aggregate import (
     BatchKeyedAggregateOperator,
@@ -24,6 +25,7 @@ from flinkray.streaming.columnar.local_aggregate import LocalAggregateOperator
 from flinkray.streaming.columnar.local_window_aggregate import LocalWindowAggregateOperator
 from flinkray.streaming.columnar.map_batches import MapBatchesOperator
 from flinkray.streaming.columnar.panes import ColumnAggregate, PaneTimes
+from flinkray.streaming.columnar.serialize_batches import SerializeBatchesOperator
 from flinkray.streaming.columnar.window_aggregate import WindowAggregateOperator
 from flinkray.streaming.columnar.window_operators import WindowBatchesOperator, WindowJoinOperator
 from flinkray.streaming.errors import StreamError
@@ -447,6 +449,23 @@ class DataStream(StreamSettings):
         if isinstance(job_execution_name, int):
             job_execution_name, limit = None, job_execution_name
         return self._env.collect_results(self._collected(), job_execution_name, limit)
+
+    def execute_and_collect_arrow(self, job_execution_name: str | None = None) -> RecordBatches:
+        """Run the program and give this stream's records as ``pyarrow.RecordBatch``: an iterator,
+        which ends the program when it is closed.  Columns never become Python objects on the way;
+        streams of Python values are turned into columns.
+
+        >>> import pyarrow as pa
+        >>> from flinkray.datastream import StreamExecutionEnvironment
+        >>> env = StreamExecutionEnvironment.get_execution_environment()
+        >>> squares = env.from_sequence(1, 3).map(lambda n: (n, n * n))
+        >>> pa.Table.from_batches(squares.execute_and_collect_arrow())["f1"].to_pylist()
+        [1, 4, 9]
+        """
+        collected = self._collected()
+        operator = SerializeBatchesOperator(collected._stream.type_info)
+        serialized = collected._then("Serialize Batches", operator, None, typed=False)
+        return RecordBatches(serialized.execute_and_collect(job_execution_name))
 
     def _collected(self) -> DataStream:
         """The stream of what PyFlink takes the records for where it does not look at keys: in

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -306,7 +307,7 @@ class StreamExecutionEnvironment(StreamProgram):
         if limit is None:
             return iterator
         with iterator:
-            return [value for value, _ in zip(iterator, range(limit), strict=False)]
+            return list(islice(iterator, limit))  # which asks for no more than these
 
     def _collect(self, stream: DataStream, job_name: str | None) -> CloseableIterator:
         name = "Data stream collect sink"

@@ -10,6 +10,7 @@ from flinkray.file_results.commit_log import FileCommitLog
 from flinkray.file_results.directory import FileResultLostError, ResultDirectory, register_files
 from flinkray.file_results.layout import (
     commit_log_location,
+    data_of_job,
     partition_location,
     published_location,
     results_of_job,
@@ -36,6 +37,7 @@ __all__ = [
     "ResultWriter",
     "RowGroupSplit",
     "commit_log_location",
+    "data_of_job",
     "partition_location",
     "published_location",
     "read_batches",

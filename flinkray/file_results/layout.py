@@ -18,9 +18,14 @@ from flinkray.core.ids import (
 )
 
 
+def data_of_job(storage_dir: str, job_id: JobID) -> str:
+    """All that a job has in the cluster's storage, its result included."""
+    return f"{storage_dir.rstrip('/')}/data/{job_id}"
+
+
 def results_of_job(storage_dir: str, job_id: JobID) -> str:
-    """All of a job's."""
-    return f"{storage_dir.rstrip('/')}/data/{job_id}/results"
+    """What its vertices read of each other."""
+    return f"{data_of_job(storage_dir, job_id)}/results"
 
 
 def partition_location(storage_dir: str, job_id: JobID, partition: ResultPartitionID) -> str:

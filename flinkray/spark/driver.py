@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from flinkray.core.captured_output import note_output
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import JobMasterId
 from flinkray.rpc import FencedRpcEndpoint, RpcService
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 async def create_spark_driver(rpc_service: RpcService, stage: SparkStageDescriptor) -> SparkDriver:
     """Factory for :meth:`RpcService.spawn`; the process must be connected to Ray."""
     ray = current_ray_context()
+    note_output(stage.job_id, rpc_service.process_name)
     code = await fetch_code(rpc_service, stage)
     return SparkDriver(rpc_service, stage, lambda listener: SparkStage(stage, code, ray, listener))
 

@@ -13,6 +13,7 @@ from flinkray.core.ids import ResultPartitionID
 from flinkray.file_results import ResultDirectory
 from flinkray.scheduler.job.coordinator_events import CoordinatorFailure
 from flinkray.scheduler.shared.spark_reports import SparkResult
+from flinkray.spark.python_causes import java_cause, python_cause
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -80,15 +81,25 @@ def _write_and_count(frame: DataFrame, location: str) -> int:
 
 
 def user_failure(error: BaseException) -> CoordinatorFailure:
-    """A failure that the user caused; the traceback begins at the user's own function."""
+    """A failure that the user caused; the traceback begins at the user's own function, or with what
+    a Python worker has raised in it."""
     is_final = isinstance(error, FlinkRayError)
     lines = (
         [f"{type(error).__name__}: {error}\n"]
         if is_final
         else traceback.format_exception(type(error), error, _user_part(error.__traceback__))
     )
+    error_type = type(error).__name__
+    cause = None if is_final else python_cause(str(error))
+    if cause is not None:
+        error_type = cause.error_type
+        lines = [
+            cause.traceback,
+            f"\nSpark tells of it by this {type(error).__name__}:\n\n",
+            *lines,
+        ]
     return CoordinatorFailure(
-        error_type=type(error).__name__,
+        error_type=error_type,
         text=str(error) if is_final else one_line(error),
         traceback="".join(lines),
         is_user_error=True,
@@ -131,13 +142,20 @@ def _user_part(trace: TracebackType | None) -> TracebackType | None:
 
 
 def one_line(error: BaseException) -> str:
-    """Type and first line; of an error inside a Python worker, that error's own last line."""
+    """Type and first line; of an error inside a Python worker, that error's own, and where it
+    arose; of one inside a JVM, the innermost."""
     text = str(error).strip()
+    cause = python_cause(text)
+    if cause is not None:
+        message = " ".join(cause.message.split())
+        return message if cause.place is None else f"{message} ({cause.place})"
+    if type(error).__name__ == "Py4JJavaError":
+        inner = java_cause(text)
+        if inner is not None:
+            return f"{inner} ({text.splitlines()[0].rstrip('.')})"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
-    if type(error).__name__ == "PythonException" and len(lines) > 1:
-        return lines[-1]
     return f"{type(error).__name__}: {lines[0]}"
 
 

@@ -41,6 +41,8 @@ from flinkray.scheduler.shared.slots import AllocatedSlot
 from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress, SparkResult
 from flinkray.scheduler.shared.states import ExecutionState
 
+_DEPLOYED = (ExecutionState.DEPLOYING, ExecutionState.RUNNING)
+
 
 class SparkDriverCoordinator(RegionCoordinator):
     """Subtask i runs when its executor is registered, and is FINISHED when the user's function is
@@ -136,7 +138,7 @@ class SparkDriverCoordinator(RegionCoordinator):
             case SparkResult():
                 return self._finished(event, now)
             case CoordinatorFailure():
-                return self._failed(event)
+                return self._failed(event, now)
         return ()
 
     def _executors_changed(self, event: SparkExecutors, now: float) -> Steps:
@@ -187,12 +189,17 @@ class SparkDriverCoordinator(RegionCoordinator):
             execution.finish(now)
         return [*self.stop(now), SendCancellations(executions), AttemptsOver(executions)]
 
-    def _failed(self, event: CoordinatorFailure) -> Steps:
+    def _failed(self, event: CoordinatorFailure, now: float) -> Steps:
+        """What stands for the subtasks is cancelled, as when they finish; what is being cancelled
+        already ends so."""
         for missing in event.missing_partitions:
             self._graph.partition_missing(missing)
         text, name = event.text, self._vertex.vertex.name
         failure = Failure(text, event.traceback or None, event.suppress_restarts, task=name)
-        return (SubtasksFailed(((self._vertex.ordinals, failure),)),)
+        executions = self._vertex.executions
+        failed = tuple(e for e in executions if e.state in _DEPLOYED and e.end(failure, now))
+        told = SubtasksFailed(((self._vertex.ordinals, failure),))
+        return [told, SendCancellations(failed), AttemptsOver(failed)] if failed else [told]
 
 
 def _process_of(info: SparkExecutorInfo) -> ProcessOfTask:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import signal
 import socket
@@ -329,6 +330,21 @@ def test_run_gives_its_configuration_to_the_client(script: str, client: ClusterC
     line = ["run", script, "--detached", "--address", "auto", "-D", "client.close-timeout=5s"]
     assert execute(line, connect=connect) == 0
     assert given == [Configuration({"client.close-timeout": "5 s"})]
+
+
+def test_run_says_what_it_waits_for_while_it_connects(
+    script: str, client: ClusterClient, output: Output
+) -> None:
+    log = logging.getLogger("flinkray.client.connect")
+
+    def connect(address: str, cluster_id: str, configuration: Configuration) -> ClusterClient:
+        log.info("starting Ray on this machine")
+        return client
+
+    assert execute(["run", script, "--detached", "--address", "auto"], connect=connect) == 0
+    assert "starting Ray on this machine" in output()[1].splitlines()
+    assert log.handlers == []
+    assert log.level == logging.NOTSET
 
 
 def test_run_gives_options_of_jobs_to_the_job(script: str, world: World, command: Command) -> None:

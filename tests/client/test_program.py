@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from flinkray.client.cli import BAD_INPUT, FAILED, execute
-from flinkray.client.cli_settings import Connect
+from flinkray.client.cli import execute
+from flinkray.client.cli_settings import BAD_INPUT, FAILED, Connect
 from flinkray.datastream import StreamExecutionEnvironment
 from flinkray.streaming.program.execution_target import execution_target
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster

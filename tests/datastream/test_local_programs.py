@@ -15,7 +15,7 @@ import pytest
 
 from flinkray.core.garbage_collection import YOUNG
 from flinkray.datastream import FlatMapFunction, MapFunction, StreamExecutionEnvironment
-from flinkray.datastream.connectors import CallbackSink
+from flinkray.datastream.connectors import CallbackSink, IteratorSource
 from flinkray.streaming.errors import OperatorError
 
 
@@ -207,3 +207,18 @@ def test_garbage_is_rarely_searched_for_while_a_program_runs_and_no_longer() -> 
     finally:
         gc.set_threshold(*before)
     assert seen == [YOUNG]
+
+
+def test_a_limited_number_of_results_is_given_as_soon_as_they_are_there() -> None:
+    """It had waited for one more."""
+    given = threading.Event()
+    was_in_time: list[bool] = []
+
+    def two_and_then_nothing() -> Iterator[int]:
+        yield from (1, 2)
+        was_in_time.append(given.wait(10))
+
+    source = IteratorSource.of(two_and_then_nothing, bounded=False)
+    assert environment().from_source(source).execute_and_collect(limit=2) == [1, 2]
+    given.set()
+    assert False not in was_in_time

@@ -25,7 +25,7 @@ def spread(env: StreamExecutionEnvironment, count: int) -> DataStream:
 def shown(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the client writes.  Tasks, which are threads here, have another standard output."""
     texts: list[str] = []
-    monkeypatch.setattr("flinkray.client.printed_lines._write", texts.append)
+    monkeypatch.setattr("flinkray.client.printed_lines.write_text", texts.append)
     return texts
 
 
@@ -131,7 +131,7 @@ def test_a_client_whose_standard_output_is_closed_waits_for_its_job_all_the_same
     def write(text: str) -> None:
         raise BrokenPipeError("the pager has ended")
 
-    monkeypatch.setattr("flinkray.client.printed_lines._write", write)
+    monkeypatch.setattr("flinkray.client.printed_lines.write_text", write)
     env = on(cluster)
     spread(env, 100).print()
     env.execute()

@@ -81,7 +81,77 @@ def test_of_a_worker_error_the_line_is_that_of_the_users_exception() -> None:
         '  File "pipeline.py", line 3, in f\nValueError: bad carrier\n'
     )
 
-    assert one_line(error) == "ValueError: bad carrier"
+    assert one_line(error) == "ValueError: bad carrier (pipeline.py, line 3, in f)"
+
+
+class Py4JJavaError(Exception):
+    """Py4J's, which needs a JVM."""
+
+
+OF_A_WRITE = """An error occurred while calling o196.parquet.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 \
+times, most recent failure: Lost task 0.3 in stage 1.0 (TID 6) (10.0.0.1 executor 1): \
+org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "/venv/lib/python3.11/site-packages/pyspark/python/lib/pyspark.zip/pyspark/worker.py", line \
+1247, in main
+    process()
+  File "/home/me/flights.py", line 12, in ratio
+    return late / flights
+           ~~~~~^~~~~~~~~
+ZeroDivisionError: division by zero
+
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(P.scala:572)
+\tat java.base/java.lang.Thread.run(Thread.java:840)
+
+Driver stacktrace:
+\tat org.apache.spark.scheduler.DAGScheduler.failJobAndIndependentStages(DAGScheduler.scala:2898)
+Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "/venv/lib/python3.11/site-packages/pyspark/python/lib/pyspark.zip/pyspark/worker.py", line \
+1247, in main
+    process()
+  File "/home/me/flights.py", line 12, in ratio
+    return late / flights
+           ~~~~~^~~~~~~~~
+ZeroDivisionError: division by zero
+
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(P.scala:572)
+\t... 1 more
+"""
+
+
+def test_what_a_function_in_a_worker_raised_is_told_before_what_spark_made_of_it() -> None:
+    failure = user_failure(raised(Py4JJavaError(OF_A_WRITE)))
+
+    assert failure.error_type == "ZeroDivisionError"
+    assert failure.text == "ZeroDivisionError: division by zero (flights.py, line 12, in ratio)"
+    assert failure.traceback.startswith(
+        "Traceback (most recent call last):\n"
+        '  File "/home/me/flights.py", line 12, in ratio\n'
+        "    return late / flights\n"
+        "           ~~~~~^~~~~~~~~\n"
+        "ZeroDivisionError: division by zero\n"
+        "\nSpark tells of it by this Py4JJavaError:\n"
+    )
+    assert "o196.parquet" in failure.traceback
+
+
+def test_of_an_error_in_a_jvm_the_innermost_is_told() -> None:
+    text = (
+        "An error occurred while calling o9.parquet.\n: org.apache.spark.SparkException: Job "
+        "aborted.\n\tat a.B.c(B.scala:1)\nCaused by: java.io.IOException: No space left on device"
+        "\n\tat a.B.d(B.scala:2)\n"
+    )
+    assert one_line(Py4JJavaError(text)) == (
+        "java.io.IOException: No space left on device (An error occurred while calling o9.parquet)"
+    )
+    assert one_line(Py4JJavaError(text.partition("Caused")[0])) == (
+        "org.apache.spark.SparkException: Job aborted. (An error occurred while calling o9.parquet)"
+    )
+
+
+def test_a_message_of_several_lines_is_told_in_one() -> None:
+    error = Py4JJavaError(OF_A_WRITE.replace("division by zero", "two\n  lines"))
+    assert one_line(error) == "ZeroDivisionError: two lines (flights.py, line 12, in ratio)"
 
 
 def test_an_error_without_text_is_named_by_its_type() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 import flinkray
 from flinkray.client import ClusterClient, JobHandle
 from flinkray.client.cli import execute
-from flinkray.client.python_job import PythonFunction, PythonJobBuilder
+from flinkray.client.python_job import PythonFunction, PythonJobBuilder, python_job
 from flinkray.client.ray_runtime import present_ray
 from flinkray.core.errors import JobCancelledError, JobExecutionError
 from flinkray.datastream import MapFunction, StreamExecutionEnvironment
@@ -258,3 +259,24 @@ def test_a_process_that_dies_while_its_job_is_cancelled_is_named_once_for_all_it
     assert sum("died" in line for line in shown) == 1
     assert shown[-1].startswith("  and ")
     assert shown[-1].endswith(": the same")
+
+
+def test_logs_shows_what_a_task_has_printed(
+    client: ClusterClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was in one of many files of Ray's, whose names tell nothing."""
+
+    def noisy(context: Any) -> None:
+        print("printed by a task")  # noqa: T201
+        print("to standard error", file=sys.stderr)  # noqa: T201
+
+    handle = client.submit(python_job(noisy))
+    handle.result(timeout=60)
+    capsys.readouterr()
+    line = ["logs", handle.job_id.hex()[:12], "--cluster-id", CLUSTER_ID]
+    assert execute([*line, "--output", "--lines", "1"]) == 0
+    head, text = capsys.readouterr().out.splitlines()
+    assert f"/flinkray-{handle.job_id}-TaskProcess-" in head
+    assert text == "printed by a task"
+    assert execute(line) == 0
+    assert "to standard error" in capsys.readouterr().out.splitlines()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -30,6 +31,16 @@ NAME_FREED_TIMEOUT = 10.0
 _NAME_FREED_POLL = 0.02
 _ASK_AGAIN = 0.5
 """Seconds until Ray is asked again about a child that it cannot reach."""
+
+
+def died_at_its_start(process_name: str, why: str) -> str:
+    """What is told of it; *why*: Ray's words, a stack of its own for the most part."""
+    if re.search(r"No module named '?flinkray\b", why):
+        return (
+            f"{process_name} cannot be started: Ray's Python workers cannot import flinkray. "
+            "Install it for the Python that Ray runs with, on every node, then start Ray anew there"
+        )
+    return f"the process {process_name} died at its start: {why}"
 
 
 class RayActors:
@@ -61,9 +72,7 @@ class RayActors:
                 continue
             except ray.exceptions.RayError as error:
                 await self._head.ask(ray.kill, handle)
-                raise RpcConnectionError(
-                    f"the process {spec.name} died at its start: {error}"
-                ) from error
+                raise RpcConnectionError(died_at_its_start(spec.name, str(error))) from error
             except BaseException:
                 await self.kill(spec.name)
                 raise

@@ -9,6 +9,7 @@ __all__ = [
     "local_window_aggregate",
     "map_batches",
     "panes",
+    "serialize_batches",
     "widening",
     "window_aggregate",
     "window_operators",

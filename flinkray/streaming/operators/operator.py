@@ -355,14 +355,16 @@ class FunctionOperator(StreamOperator):
 
     def open(self) -> None:
         open_function = getattr(self.function, "open", None)
-        if open_function is not None and hasattr(self.function, "close"):
+        if open_function is not None:
             self._opened = True
             open_function(self.runtime_context())
 
     def close(self) -> None:
         if self._opened:
             self._opened = False
-            self.function.close()
+            close = getattr(self.function, "close", None)  # which an object of one method may lack
+            if close is not None:
+                close()
 
     def method(self, name: str) -> Callable[..., Any]:
         """The function's method of that name, or the function itself where it is a plain one."""

@@ -401,8 +401,12 @@ async def test_an_id_can_be_used_again_when_its_job_is_forgotten_and_all_of_it_g
         await cluster.result(graph.job_id)
         with pytest.raises(DuplicateJobSubmissionError):
             await cluster.submit(graph)
+        rows = tmp_path / "data" / graph.job_id.hex() / "stage-0" / "part-0.parquet"
+        rows.parent.mkdir(parents=True)
+        rows.write_bytes(b"as a Spark stage leaves them")
         await cluster.result(await cluster.submit(python_job(finishing())))
         await asyncio.sleep(1)
+        assert not rows.parent.parent.exists()
         assert not [name for name in cluster.processes() if graph.job_id.hex() in name]
 
         await cluster.submit(graph)

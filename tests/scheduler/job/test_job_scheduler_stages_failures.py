@@ -102,6 +102,24 @@ def test_failed_stage_fails_the_job_when_no_restart_is_left() -> None:
     assert (result.failure, result.failure_traceback) == ("ValueError: no", "Traceback ...")
 
 
+def test_tasks_of_a_stage_whose_function_failed_have_failed_with_its_error() -> None:
+    job = JobUnderTest(strategy=NO_RESTART).run()
+    actions = job.tell("coordinator_told", driver(), FAILURE)
+    assert job.cancelled(actions) == "stage1#0 stage2#0"
+    assert job.stage_states() == ["FAILED 0", "FAILED 0"]
+    (vertex,) = job.scheduler.details().vertices
+    assert [execution.failure for execution in vertex.executions] == 2 * [FAILURE.text]
+
+
+def test_tasks_that_were_being_cancelled_when_the_function_failed_are_canceled() -> None:
+    job = JobUnderTest(strategy=NO_RESTART).run()
+    job.tell("cancel")
+    job.tell("coordinator_told", driver(), FAILURE)
+    job.task(0, 0, ExecutionState.CANCELED)
+    job.task(1, 0, ExecutionState.CANCELED)
+    assert job.stage_states() == ["CANCELED 0", "CANCELED 0"]
+
+
 def test_user_error_counts_like_any_failure_for_the_restart_strategy() -> None:
     """FO-08."""
     job = JobUnderTest(strategy=FixedDelayRestart(1)).run()

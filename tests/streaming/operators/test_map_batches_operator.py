@@ -105,6 +105,20 @@ def test_object_with_map_batch_is_opened_and_closed() -> None:
     assert calls == [1, 2, "closed"]
 
 
+def test_object_that_can_only_be_opened_is_opened() -> None:
+    class Opened:
+        def open(self, runtime_context: Any) -> None:
+            self.factor = 10
+
+        def map_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+            return pa.record_batch({"x": pc.multiply(batch["x"], self.factor)})
+
+    h = OperatorHarness(MapBatchesOperator(Opened()))
+    h.process_columns(columns(x=[1]))
+    h.operator.close()
+    assert h.values() == [Row(x=10)]
+
+
 def test_empty_batches_are_neither_taken_nor_put_out() -> None:
     h = OperatorHarness(MapBatchesOperator(lambda batch: batch.slice(0, 0)))
     h.process()

@@ -1,0 +1,84 @@
+"""Showing at the client what user code prints in the processes of its embedded cluster."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from flinkray.client.standard_output import write_text
+from flinkray.core.captured_output import OUTPUT_OF_JOBS, printed
+
+log = logging.getLogger(__name__)
+
+INTERVAL = 0.1
+"""Seconds between two looks into the files."""
+
+
+class EmbeddedOutput:
+    """Follows the files of a Ray session of this machine, in a thread of its own, and writes to
+    standard output what jobs write to theirs, in whole lines."""
+
+    def __init__(self, logs: str, write: Callable[[str], None] = write_text) -> None:
+        """*logs*: the ``logs`` folder of the session."""
+        self._logs = Path(logs)
+        self._write = write
+        self._positions: dict[Path, int] = {}
+        self._clear: Callable[[], None] = lambda: None
+        self._is_broken = False
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="embedded output", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def clear_before(self, clear: Callable[[], None]) -> None:
+        """Have that called before something is written, to make room."""
+        self._clear = clear
+
+    def show(self) -> None:
+        """Returns when all whole lines are written that are in the files now."""
+        with self._lock:
+            self._show(is_end=False)
+
+    def close(self) -> None:
+        """The same, with lines that have no end; nothing is written any more after that."""
+        self._stopping.set()
+        self._thread.join()
+        with self._lock:
+            self._show(is_end=True)
+
+    def _follow(self) -> None:
+        while not self._stopping.wait(INTERVAL):
+            self.show()
+
+    def _show(self, *, is_end: bool) -> None:
+        if self._is_broken:
+            return
+        for file in sorted(self._logs.glob(OUTPUT_OF_JOBS)):
+            text = self._new_text(file, is_end=is_end)
+            if not text:
+                continue
+            self._clear()
+            try:
+                self._write(text)
+            except (OSError, ValueError) as error:  # a closed pipe, a closed file
+                log.warning("what jobs print is not shown any more: %s", error)
+                self._is_broken = True
+                return
+
+    def _new_text(self, file: Path, *, is_end: bool) -> str:
+        begin = self._positions.get(file, 0)
+        try:
+            if file.stat().st_size <= begin:
+                return ""
+            with file.open("rb") as opened:
+                opened.seek(begin)
+                data = opened.read()
+        except FileNotFoundError:  # its process is replaced by one of the same name
+            return ""
+        whole = len(data) if is_end else data.rfind(b"\n") + 1
+        self._positions[file] = begin + whole
+        return printed(data[:whole]).decode("utf-8", "replace")

@@ -1,0 +1,64 @@
+"""The end of what the processes of a job have written, from all nodes of its cluster.  Blocking."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from flinkray.core.captured_output import files_of_job, last_lines
+from flinkray.core.ids import JobID
+
+_PATIENCE = 30.0
+"""Seconds for the answer of a node."""
+
+
+@dataclass(frozen=True)
+class JobLog:
+    """A file on a node."""
+
+    node: str
+    """Its address."""
+    file: str
+    """Its path there."""
+    text: str
+
+
+def logs_of_job(job_id: JobID, lines: int) -> tuple[list[JobLog], list[str]]:
+    """The last lines of each file, and the addresses of nodes that did not answer.
+
+    This process must be connected to Ray.
+    """
+    task: Any = ray.remote(num_cpus=0, max_retries=0)(_read)
+    asked = {}
+    for node in ray.nodes():
+        if node["Alive"]:
+            strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            answer = task.options(scheduling_strategy=strategy).remote(job_id.value, lines)
+            asked[answer] = str(node["NodeManagerAddress"])
+    found: list[JobLog] = []
+    silent = []
+    for answer, address in asked.items():
+        try:
+            files = ray.get(answer, timeout=_PATIENCE)
+        except RayError:
+            silent.append(address)
+            continue
+        found += [JobLog(address, file, text) for file, text in files]
+    return found, silent
+
+
+def _read(job_id: bytes, lines: int) -> list[tuple[str, str]]:
+    """On a node: path and last lines of each file of the job."""
+    # Where Ray keeps the logs of this very node.
+    node: Any = ray._private.worker._global_node
+    folder = str(node.get_logs_dir_path())
+    found = []
+    for file in files_of_job(folder, JobID(job_id)):
+        text = last_lines(file, lines).decode("utf-8", "replace")
+        found.append((os.path.join(folder, file.name), text))
+    return found

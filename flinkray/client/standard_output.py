@@ -1,0 +1,15 @@
+"""Writing what jobs print."""
+
+from __future__ import annotations
+
+import sys
+
+
+def write_text(text: str) -> None:
+    """To standard output, at once, with escapes for what it cannot show."""
+    try:
+        sys.stdout.write(text)
+    except UnicodeEncodeError:
+        encoding = sys.stdout.encoding
+        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    sys.stdout.flush()

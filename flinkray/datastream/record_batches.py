@@ -1,0 +1,21 @@
+"""Results of a program as columns."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from flinkray.datastream.closeable_iterator import CloseableIterator
+from flinkray.streaming.columnar.serialize_batches import deserialized
+
+
+class RecordBatches(CloseableIterator):
+    """Of a program whose results are serialized batches: it gives ``pyarrow.RecordBatch``."""
+
+    def __init__(self, results: CloseableIterator) -> None:
+        self._results = results
+
+    def __next__(self) -> pa.RecordBatch:
+        return deserialized(next(self._results))
+
+    def close(self) -> None:
+        self._results.close()

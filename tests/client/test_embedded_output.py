@@ -1,0 +1,98 @@
+"""What user code prints in an embedded cluster, at its client."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from flinkray.client.embedded_output import EmbeddedOutput
+from flinkray.core.captured_output import files_of_job, last_lines
+from flinkray.core.ids import JobID
+
+JOB = JobID(b"a job of a test.")
+RAYS = ":job_id:01000000\n:actor_name:TaskProcess-1\n"
+
+
+def process(logs: Path, name: str, text: str, job_id: JobID = JOB) -> Path:
+    """The file of its standard output."""
+    file = logs / f"worker-{name}-01000000-7.out"
+    file.write_text(text)
+    (logs / f"flinkray-{job_id}-{name}.out").symlink_to(file.name)
+    return file
+
+
+def test_whole_lines_are_shown_once_and_without_those_of_ray(tmp_path: Path) -> None:
+    shown: list[str] = []
+    output = EmbeddedOutput(str(tmp_path), shown.append)
+    file = process(tmp_path, "TaskProcess-1", f"{RAYS}one\ntw")
+    (tmp_path / "worker-of-nobody.out").write_text("not a job's\n")
+    (tmp_path / f"flinkray-{JOB}-TaskProcess-1.err").write_text("a log line\n")
+    output.show()
+    assert shown == ["one\n"]
+    with file.open("a") as more:
+        more.write("o\nthree")
+    output.show()
+    output.show()
+    assert shown == ["one\n", "two\n"]
+    output.start()
+    output.close()
+    assert shown == ["one\n", "two\n", "three"]
+
+
+def test_room_is_made_before_something_is_shown_and_only_then(tmp_path: Path) -> None:
+    happened: list[str] = []
+    output = EmbeddedOutput(str(tmp_path), happened.append)
+    output.clear_before(lambda: happened.append("clear"))
+    output.show()
+    process(tmp_path, "TaskProcess-1", RAYS)
+    output.show()
+    process(tmp_path, "TaskProcess-2", "two\n")
+    output.show()
+    assert happened == ["clear", "two\n"]
+
+
+def test_a_pipe_that_is_closed_is_told_once_and_fails_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(text: str) -> None:
+        raise BrokenPipeError("nobody reads")
+
+    caplog.set_level(logging.WARNING)
+    output = EmbeddedOutput(str(tmp_path), broken)
+    for name in ("1", "2"):
+        process(tmp_path, name, "a line\n")
+        output.show()
+    assert [record.getMessage() for record in caplog.records] == [
+        "what jobs print is not shown any more: nobody reads"
+    ]
+
+
+def test_the_files_of_a_job_are_known_by_its_id(tmp_path: Path) -> None:
+    process(tmp_path, "TaskProcess-1", "one\n")
+    process(tmp_path, "TaskProcess-2", "another's\n", JobID(b"b job of a test."))
+    (tmp_path / f"flinkray-{JOB}-gone.out").symlink_to("worker-that-is-gone.out")
+    stage = tmp_path / f"flinkray-spark-{JOB}-0-executors.log"
+    stage.write_text("printed by an executor\n")
+    assert files_of_job(str(tmp_path), JOB) == [
+        tmp_path / f"flinkray-{JOB}-TaskProcess-1.out",
+        stage,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "most_bytes", "text"),
+    [
+        (2, 1000, b"three\nfour\n"),
+        (9, 1000, b"one\nthree\nfour\n"),
+        (0, 1000, b""),
+        (9, 10, b"four\n"),
+    ],
+)
+def test_the_end_of_a_file_is_in_whole_lines(
+    tmp_path: Path, lines: int, most_bytes: int, text: bytes
+) -> None:
+    file = tmp_path / "worker.out"
+    file.write_text(":job_id:1\none\n:task_name:two\nthree\nfour\n")
+    assert last_lines(file, lines, most_bytes) == text

@@ -1,0 +1,55 @@
+"""What is told where Ray does not start, or is not joined."""
+
+from __future__ import annotations
+
+import pytest
+
+from flinkray.client.ray_runtime import RAY_AUTH_MODE, RayStartError, advice, start_local_ray
+
+
+def behind(text: str) -> Exception:
+    """As Ray wraps what is the matter."""
+    error = ConnectionError("Failed to connect to Ray cluster at 10.0.0.1:6379")
+    error.__cause__ = RuntimeError(text)
+    return error
+
+
+def test_a_ray_that_does_not_start_is_one_clear_error() -> None:
+    with pytest.raises(RayStartError, match="no Ray could be started on this machine: ") as caught:
+        start_local_ray("anywhere", {"no_such_argument": 1})
+    assert "session_latest/logs" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "way_out"),
+    [
+        (
+            "Version mismatch: The cluster was started with: Ray: 2.51.0 Python: 3.11",
+            "the same versions of Ray and Python",
+        ),
+        ("Could not find any running raylet on this machine", "join from elsewhere by ray://"),
+        ("No node info found matching node ip 10.0.0.9", "join from elsewhere by ray://"),
+    ],
+)
+def test_what_has_nothing_to_do_with_tokens_is_not_said_to(
+    monkeypatch: pytest.MonkeyPatch, text: str, way_out: str
+) -> None:
+    monkeypatch.delenv(RAY_AUTH_MODE, raising=False)
+    told = advice(behind(text))
+    assert way_out in told
+    assert "token" not in told
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "InvalidAuthToken: Authentication token is missing or incorrect",
+        "the node asks for authentication",
+        "nobody knows",
+    ],
+)
+def test_where_a_token_may_be_asked_for_the_way_to_show_it_is_told(
+    monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.delenv(RAY_AUTH_MODE, raising=False)
+    assert "RAY_AUTH_MODE=token in the environment" in advice(behind(text))

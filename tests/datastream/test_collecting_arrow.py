@@ -1,0 +1,47 @@
+"""Results of a program as Arrow record batches."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from flinkray.datastream import DataStream, StreamExecutionEnvironment
+from flinkray.testing.threaded_cluster import ThreadedCluster
+
+TABLE = pa.table({"n": range(10_000), "text": [str(n % 7) for n in range(10_000)]})
+
+
+def rows(stream: DataStream) -> list[tuple[int, str]]:
+    with stream.execute_and_collect_arrow("columns") as batches:
+        table = pa.Table.from_batches(list(batches))
+    assert table.schema == TABLE.schema
+    return sorted(zip(*table.to_pydict().values(), strict=True))
+
+
+EXPECTED = list(zip(*TABLE.to_pydict().values(), strict=True))
+
+
+def test_columns_are_collected_as_columns_in_one_process(env: StreamExecutionEnvironment) -> None:
+    assert rows(env.from_arrow(TABLE).map_batches(lambda batch: batch)) == EXPECTED
+
+
+def test_columns_are_collected_as_columns_from_a_cluster(cluster: ThreadedCluster) -> None:
+    env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster.client)
+    stream = env.set_parallelism(2).from_arrow(TABLE).rebalance().map_batches(lambda batch: batch)
+    assert rows(stream) == EXPECTED
+
+
+def test_a_keyed_stream_gives_its_keys_as_when_rows_are_collected(
+    env: StreamExecutionEnvironment,
+) -> None:
+    """Those of its records that are no keys are the second column."""
+    keyed = env.from_collection([3, 4]).key_by(lambda n: n % 2)
+    by_rows = [tuple(row) for row in keyed.execute_and_collect(10)]
+    keyed = env.from_collection([3, 4]).key_by(lambda n: n % 2)
+    (batch,) = keyed.execute_and_collect_arrow()
+    assert sorted(zip(*batch.to_pydict().values(), strict=True)) == sorted(by_rows)
+
+
+def test_a_program_ends_when_its_batches_are_closed(env: StreamExecutionEnvironment) -> None:
+    """Else it would go on for minutes."""
+    with env.from_sequence(0, 10**10).execute_and_collect_arrow() as batches:
+        assert next(batches).schema.names == ["value"]
