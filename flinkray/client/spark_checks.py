@@ -1,4 +1,4 @@
-"""What the driver of a Spark stage would refuse once its job has its slots, found as it is built."""
+"""What the driver of a Spark stage would refuse when its job has its slots: found in advance."""
 
 from __future__ import annotations
 
