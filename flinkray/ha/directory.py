@@ -10,6 +10,7 @@ import errno
 import os
 import shutil
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,6 +28,11 @@ class Directory(ABC):
     @abstractmethod
     def read(self, name: str) -> bytes | None:
         """None: there is no such entry."""
+
+    def read_many(self, names: Sequence[str]) -> Iterator[tuple[str, bytes | None]]:
+        """In that order; they are not asked for one after the other where that takes long."""
+        for name in names:
+            yield name, self.read(name)
 
     @abstractmethod
     def write(self, name: str, data: bytes) -> None: ...

@@ -28,16 +28,12 @@ RecordT = TypeVar("RecordT", bound=JobEntry)
 
 def _recover(entries: EntryDirectory[RecordT], but: Set[JobID] = frozenset()) -> Recovered[RecordT]:
     records, unreadable = [], []
-    for job_id in entries.job_ids():
-        if job_id in but:
-            continue
+    wanted = [job_id for job_id in entries.job_ids() if job_id not in but]
+    for job_id, data in entries.read_many_as_stored(wanted):
         try:
-            record = entries.read(job_id)
+            records.append(entries.decode(job_id, data))
         except UnreadableRecordError as error:
             unreadable.append(error)
-        else:
-            if record is not None:
-                records.append(record)
     return Recovered(tuple(records), tuple(unreadable))
 
 

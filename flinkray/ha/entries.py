@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
 from flinkray.core.errors import StoredFormatError, UnreadableRecordError
@@ -81,10 +82,22 @@ class EntryDirectory(Generic[RecordT]):
 
     def read(self, job_id: JobID) -> RecordT | None:
         """Raises UnreadableRecordError; the entry stays as it is."""
+        data = self._read(self.name(job_id))
+        return None if data is None else self.decode(job_id, data)
+
+    def read_many_as_stored(self, job_ids: Iterable[JobID]) -> Iterator[tuple[JobID, bytes]]:
+        """Their bytes, for :meth:`decode`; of those that are there."""
+        jobs = {self.name(job_id): job_id for job_id in job_ids}
+        try:
+            for name, data in self._directory.read_many(tuple(jobs)):
+                if data is not None:
+                    yield jobs[name], data
+        except OSError as error:
+            raise StoreError(f"cannot read {self._directory.location()}: {error}") from error
+
+    def decode(self, job_id: JobID, data: bytes) -> RecordT:
+        """Raises UnreadableRecordError."""
         name = self.name(job_id)
-        data = self._read(name)
-        if data is None:
-            return None
         try:
             record = decode_entry(data, self._record_type)
             if record.job_id != job_id:

@@ -61,7 +61,9 @@ def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Direct
 
 
 @contextmanager
-def on_zookeeper(server: ZooKeeperServer, root: str, tmp_path: Path) -> Iterator[Directory]:
+def on_zookeeper(
+    server: ZooKeeperServer, root: str, tmp_path: Path
+) -> Iterator[ZooKeeperDirectory]:
     """Its writer leads as long as the session lives."""
     client = ZooKeeperClient(server.hosts, root, 30.0)
     asyncio.run(client.connect(30))

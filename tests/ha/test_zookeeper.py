@@ -20,6 +20,7 @@ from flinkray.ha.zookeeper import ZooKeeperClient, ZooKeeperError, ZooKeeperHaSe
 from flinkray.ha.zookeeper.election_driver import _Latch
 from flinkray.rpc.calls.patience import PatientDeadlines
 from flinkray.testing.waiting import eventually
+from tests.ha.conftest import on_zookeeper
 from tests.ha.recorders import Leader, RecordingContender, RecordingListener, callbacks_delivered
 from tests.rpc.test_patience import SteppedLoop
 from tests.zookeeper_server import ZooKeeperEnsemble, ZooKeeperServer
@@ -604,6 +605,54 @@ async def test_nothing_is_written_while_the_server_is_away_and_all_is_there_afte
     assert await store.recover_job_graph(JOB) == Graph(JOB, "before")
     await store.put_job_graph(Graph(JOB, "after"))
     assert await store.recover_job_graph(JOB) == Graph(JOB, "after")
+
+
+async def test_all_results_that_are_remembered_are_asked_for_together(
+    make_services: MakeServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Dispatcher that takes over waits for them."""
+    services = await make_services()
+    await lead(services.get_dispatcher_leader_election())
+    results = services.get_job_result_store(Graph)
+    jobs = {JobID.generate() for _ in range(6)}
+    for job_id in jobs:
+        await results.create_dirty_result(Graph(job_id))
+        await results.mark_result_as_clean(job_id)
+    asked = 0
+    ask = services._client.ask
+
+    def counted(question: Callable[[KazooClient], Any]) -> Any:
+        nonlocal asked
+        asked += 1
+        return ask(question)
+
+    monkeypatch.setattr(services._client, "ask", counted)
+    recovered = await results.get_clean_results()
+    assert {graph.job_id for graph in recovered.records} == jobs
+    assert asked <= 3
+
+
+def test_an_entry_that_is_replaced_while_many_are_read_is_read_anew(
+    zookeeper: ZooKeeperServer, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with on_zookeeper(zookeeper, root, tmp_path) as directory:
+        for name in ("one", "two", "three"):
+            directory.write(name, b"before")
+        read = directory._storage.read
+
+        def read_late(pointer: str) -> bytes | None:
+            if pointer.startswith("two"):
+                monkeypatch.undo()
+                directory.write("two", b"after")
+            return read(pointer)
+
+        monkeypatch.setattr(directory._storage, "read", read_late)
+        assert list(directory.read_many(("one", "two", "four", "three"))) == [
+            ("one", b"before"),
+            ("two", b"after"),
+            ("four", None),
+            ("three", b"before"),
+        ]
 
 
 async def test_cleaning_up_removes_exactly_this_clusters(

@@ -9,7 +9,7 @@ wrote into storage before is pointed to by nobody, and is deleted as far as it l
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -25,6 +25,10 @@ from kazoo.exceptions import (
 
 from flinkray.ha.directory import Directory
 from flinkray.ha.zookeeper.client import AWAY, ZooKeeperClient, check_transaction
+
+_AT_ONCE = 200
+"""Questions to ZooKeeper that are on their way together: a Dispatcher that takes over reads the
+results of all jobs that are remembered."""
 
 
 class FencedError(OSError):
@@ -70,6 +74,16 @@ class ZooKeeperDirectory(Directory):
                     f"{self._storage.location(pointer)} is gone, and ZooKeeper points to it"
                 )
 
+    def read_many(self, names: Sequence[str]) -> Iterator[tuple[str, bytes | None]]:
+        for begin in range(0, len(names), _AT_ONCE):
+            some = names[begin : begin + _AT_ONCE]
+            paths = [f"{self._path}/{name}" for name in some]
+            found = self._ask(partial(_answers, KazooClient.get_async, paths))
+            for name, answer in zip(some, found, strict=True):
+                pointer = bytes(answer[0]).decode() if answer is not None else ""
+                data = self._storage.read(pointer) if pointer else None
+                yield name, self.read(name) if pointer and data is None else data
+
     def write(self, name: str, data: bytes) -> None:
         fence = self._leading()
         pointer = f"{name}-{uuid.uuid4().hex}"
@@ -102,10 +116,12 @@ class ZooKeeperDirectory(Directory):
                 names = zk.get_children(self._path)
             except NoNodeError:
                 return []
-            stats = {name: zk.exists(f"{self._path}/{name}") for name in names}
+            paths = [f"{self._path}/{name}" for name in names]
             return [
                 (stat.last_modified_transaction_id, name)
-                for name, stat in stats.items()
+                for name, stat in zip(
+                    names, _answers(KazooClient.exists_async, paths, zk), strict=True
+                )
                 if stat is not None and stat.data_length > 0  # subdirectories have no data
             ]
 
@@ -197,3 +213,17 @@ class ZooKeeperDirectory(Directory):
             raise OSError(f"ZooKeeper at {self._client.hosts} does not answer") from error
         except KazooException as error:
             raise OSError(str(self._client.explain(error))) from error
+
+
+def _answers(
+    ask: Callable[[KazooClient, str], Any], paths: Sequence[str], zk: KazooClient
+) -> list[Any]:
+    """To one of kazoo's ``…_async`` questions about each path; None: there is no such znode."""
+    found = []
+    for begin in range(0, len(paths), _AT_ONCE):
+        for asked in [ask(zk, path) for path in paths[begin : begin + _AT_ONCE]]:
+            try:
+                found.append(asked.get())
+            except NoNodeError:
+                found.append(None)
+    return found
