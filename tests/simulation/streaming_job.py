@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from flinkray.core.job_options import CHECKPOINTING_RETENTION
 from flinkray.scheduler.graph.job_graph import JobGraph
@@ -80,6 +81,8 @@ class StreamingJob:
     only_masters_die: bool = False
     observers: tuple[CallObserver, ...] = ()
     """Of all calls."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Of the cluster, besides."""
 
     def program(self) -> Program:
         """What the seed makes of it."""
@@ -142,7 +145,8 @@ class StreamingJob:
         self.external = ExternalSystem(simulation, is_exactly_once=self.is_exactly_once)
         simulation.belongings[ExternalSystem] = self.external
         nodes = [NODE] * len(simulation.nodes)
-        configuration = {**_CONFIGURATION, **(_PATIENCE if self.only_masters_die else {})}
+        patience = _PATIENCE if self.only_masters_die else {}
+        configuration = {**_CONFIGURATION, **patience, **self.settings}
         self.cluster = SimulatedCluster(simulation, *nodes, configuration=configuration)
         graph = job_graph(program)
         stored = StoredCheckpoints(simulation.disk(), self.external.violated)

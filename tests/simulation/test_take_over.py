@@ -149,3 +149,30 @@ def test_a_restart_goes_on_when_the_job_master_dies_as(moment: str) -> None:
     simulation.run(SmallJob(simulation, observers=(deaths,)).run())
     assert not deaths.moments
     assert max(deaths.attempts) <= 2
+
+
+@dataclass
+class ReportsLate(CallObserver):
+    """The JobMaster dies, and a TaskExecutor is silent for longer than the next one waits for it."""
+
+    simulation: Simulation
+    is_over: bool = False
+
+    def begins(self, call: ObservedCall) -> None:
+        if self.is_over or not A_CHECKPOINT(call):
+            return
+        self.is_over = True
+        simulation = self.simulation
+        (silent,) = simulation.processes("TaskExecutor")
+        simulation.crash(call.sender)
+        simulation.hang(silent)
+        simulation.scheduler.at(simulation.now + 3.0, lambda: simulation.resume(silent))
+
+
+def test_what_is_reported_after_the_decision_ends_and_runs_elsewhere() -> None:
+    simulation = Simulation(1, nodes=2)
+    late, deaths = ReportsLate(simulation), Deaths(simulation, [])
+    patience = {"jobmaster.takeover-report-timeout": "500 ms"}
+    simulation.run(SmallJob(simulation, observers=(late, deaths), settings=patience).run())
+    assert late.is_over
+    assert [*deaths.attempts] == [0, 1]
