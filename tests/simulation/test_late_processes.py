@@ -175,7 +175,18 @@ def test_what_is_aimed_at_a_method_comes_when_it_is_called_and_differs_by_seed()
         text = simulation.story.text()
         assert "no fault after this" in text
         seen |= {mark for mark in marks if mark in text}
-    assert seen == marks
+        if seen == marks:
+            return
+    raise AssertionError(marks - seen)
+
+
+def test_those_who_are_spared_lose_no_message_where_aims_do_not_lose() -> None:
+    for seed in range(8):
+        faults = Faults(aimed=1.0, aims_lose=False, spare=("",), until=10, vary=False)
+        simulation = Simulation(seed, faults=faults, story_length=100_000)
+        simulation.run(_calls(simulation))
+        lost = (" lost", "lost with its connection", "lost with its sender")
+        assert not [line for line in simulation.story.lines() if line.endswith(lost)]
 
 
 class PatientGateway(RpcGateway):

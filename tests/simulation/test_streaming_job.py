@@ -6,14 +6,14 @@ from flinkray.testing.simulation import Simulation, simulate
 from tests.simulation.streaming_job import FAULTS, MASTERS_FAULTS, StreamingJob
 
 
-@simulate(seeds=20, nodes=2, faults=FAULTS)
+@simulate(seeds=12, nodes=2, faults=FAULTS)
 async def test_a_streaming_job_commits_each_record_once_whatever_goes_wrong(
     simulation: Simulation,
 ) -> None:
     await StreamingJob(simulation).run()
 
 
-@simulate(seeds=20, nodes=2, faults=MASTERS_FAULTS)
+@simulate(seeds=12, nodes=2, faults=MASTERS_FAULTS)
 async def test_no_task_is_restarted_whatever_goes_wrong_with_masters(
     simulation: Simulation,
 ) -> None:

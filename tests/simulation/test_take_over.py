@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 
 import pytest
@@ -15,6 +16,7 @@ from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import TaskDeployments, TaskExecutionState
 from flinkray.testing.simulation import Simulation
 from flinkray.testing.simulation.calls import CallObserver, ObservedCall
+from flinkray.testing.simulation.network import Partition
 from tests.simulation.streaming_job import StreamingJob
 from tests.simulation.streaming_program import Program
 
@@ -153,7 +155,7 @@ def test_a_restart_goes_on_when_the_job_master_dies_as(moment: str) -> None:
 
 @dataclass
 class ReportsLate(CallObserver):
-    """The JobMaster dies, and a TaskExecutor is silent for longer than the next one waits for it."""
+    """The JobMaster dies, and a TaskExecutor is silent for longer than the next one waits."""
 
     simulation: Simulation
     is_over: bool = False
@@ -175,4 +177,39 @@ def test_what_is_reported_after_the_decision_ends_and_runs_elsewhere() -> None:
     patience = {"jobmaster.takeover-report-timeout": "500 ms"}
     simulation.run(SmallJob(simulation, observers=(late, deaths), settings=patience).run())
     assert late.is_over
+    assert [*deaths.attempts] == [0, 1]
+
+
+@dataclass
+class CutOff(CallObserver):
+    """A task dies, and its JobMaster too, before it could tell the coordinator of the sources which
+    readers it has deployed instead."""
+
+    simulation: Simulation
+    partition: Partition | None = None
+    is_over: bool = False
+    resets: int = 0
+
+    def begins(self, call: ObservedCall) -> None:
+        network = self.simulation.network
+        if self.partition is None and A_TASK[1](call):
+            self.simulation.crash(call.receiver)
+            masters, sources = map(self.simulation.processes, ("JobMaster", "StreamCoordinator"))
+            ends = [[process.name for process in each] for each in (masters, sources)]
+            self.partition = network.partition(*ends, one_way=True)
+        elif call.method == "reset_subtasks":
+            self.resets += 1
+        elif call.method == "submit_tasks" and self.partition is not None and not self.is_over:
+            self.is_over = True
+            self.simulation.crash(call.sender)
+            heal = partial(network.heal, self.partition)
+            self.simulation.scheduler.at(self.simulation.now + 0.5, heal)
+
+
+def test_the_next_job_master_tells_the_sources_of_readers_that_the_last_one_has_deployed() -> None:
+    simulation = Simulation(1, nodes=2)
+    cut_off, deaths = CutOff(simulation), Deaths(simulation, [])
+    simulation.run(SmallJob(simulation, observers=(cut_off, deaths)).run())
+    assert cut_off.is_over
+    assert cut_off.resets == 1
     assert [*deaths.attempts] == [0, 1]
