@@ -17,6 +17,8 @@ from flinkray.scheduler.shared.tasks import TaskDeployments, TaskExecutionState
 from flinkray.testing.simulation import Simulation
 from flinkray.testing.simulation.calls import CallObserver, ObservedCall
 from flinkray.testing.simulation.network import Partition
+from flinkray.testing.simulation.process import SimulatedProcess
+from tests.simulation.safeguards import STREAMING
 from tests.simulation.streaming_job import StreamingJob
 from tests.simulation.streaming_program import Program
 
@@ -213,3 +215,39 @@ def test_the_next_job_master_tells_the_sources_of_readers_that_the_last_one_has_
     assert cut_off.is_over
     assert cut_off.resets == 1
     assert [*deaths.attempts] == [0, 1]
+
+
+@dataclass
+class WakesUp(CallObserver):
+    """A JobMaster stands still as it stores a checkpoint, until its successor has taken over."""
+
+    simulation: Simulation
+    asleep: SimulatedProcess | None = None
+    is_over: bool = False
+
+    def stores(self, operation: str, path: str) -> bool:
+        process = self.simulation.scheduler.current
+        is_one = operation == "write" and "_metadata" in path
+        if self.asleep is None and process is not None and is_one:
+            self.asleep = process
+            self.simulation.hang(process)
+            self.simulation.banish(process)
+        return False
+
+    def begins(self, call: ObservedCall) -> None:
+        if self.asleep is not None and of("TaskExecutor", "adopt_slots")(call):
+            self.is_over = True
+            self.simulation.resume(self.asleep)
+
+
+def test_a_job_master_that_was_replaced_while_it_stored_a_checkpoint_stores_none() -> None:
+    simulation = Simulation(1, nodes=2)
+    wakes_up = WakesUp(simulation)
+    simulation.disk().intercept = wakes_up.stores
+    simulation.run(SmallJob(simulation, only_masters_die=True, observers=(wakes_up,)).run())
+    assert wakes_up.is_over
+
+
+def test_without_the_fence_of_the_stores_it_would_have_stored_one() -> None:
+    with STREAMING.safeguards["stores fenced"].switched_off(), pytest.raises(AssertionError):
+        test_a_job_master_that_was_replaced_while_it_stored_a_checkpoint_stores_none()
