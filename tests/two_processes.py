@@ -1,5 +1,6 @@
 """Which tests run in which process, where ``--dist`` has several of them run the tests: one has all
-that need Ray, which they share, and the others take the rest, a file at a time."""
+that share a Ray, and the others take the rest, a file at a time; files of few tests come last, among
+them those that start a Ray of their own."""
 
 from __future__ import annotations
 
@@ -12,8 +13,10 @@ from xdist.remote import Producer  # type: ignore[import-untyped]
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 ROOT = Path(__file__).parents[1]
-ON_A_CLUSTER = re.compile(r"\bmark\.(ray|spark|ray_up)\b")
-"""Markers of tests that start processes beside their own."""
+ON_A_CLUSTER = re.compile(r"\bmark\.(ray|ray_up)\b")
+"""Markers of tests on Ray."""
+OWN_RAY = re.compile(r"\bmark\.own_ray\b")
+"""Marker of files whose tests need nothing of the Ray that the others share."""
 ALSO = ("tests/actors/task_executor/test_process_watch.py",)
 """Looks for processes that others have left behind, so nobody may leave any meanwhile."""
 
@@ -28,7 +31,10 @@ class ByPlace(LoadScopeScheduling):  # type: ignore[misc]
 
 @cache
 def _needs_ray(path: str) -> bool:
-    return path in ALSO or ON_A_CLUSTER.search((ROOT / path).read_text("utf-8")) is not None
+    if path in ALSO:
+        return True
+    text = (ROOT / path).read_text("utf-8")
+    return ON_A_CLUSTER.search(text) is not None and OWN_RAY.search(text) is None
 
 
 @pytest.hookimpl(optionalhook=True)  # as there may be no pytest-xdist, or it is switched off

@@ -18,7 +18,7 @@ import pytest
 
 from tests.examples.flights_expected import assert_same_statistics, expected_statistics
 
-pytestmark = [pytest.mark.ray, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.ray, pytest.mark.own_ray, pytest.mark.spark, pytest.mark.slow]
 
 MARK = "FLIGHTS_DEMO_TEST"
 END_LIMIT = 10.0

@@ -9,7 +9,7 @@ import pytest
 
 from tests.ray_client_server import ENVIRONMENT, ray_with_clients
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = [pytest.mark.ray, pytest.mark.own_ray, pytest.mark.slow]
 
 
 def test_a_client_outside_the_cluster_can_do_what_a_driver_can() -> None:

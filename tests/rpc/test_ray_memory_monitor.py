@@ -14,6 +14,7 @@ MONITOR = {"RAY_memory_usage_threshold": "0.001", "RAY_memory_monitor_refresh_ms
 
 
 @pytest.mark.ray
+@pytest.mark.own_ray
 @pytest.mark.kill
 @pytest.mark.slow
 def test_the_name_of_a_process_that_the_memory_monitor_has_killed_is_free() -> None:

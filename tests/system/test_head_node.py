@@ -30,6 +30,7 @@ AWAY = float(os.environ.get("FLINKRAY_HEAD_AWAY", "1"))
 
 pytestmark = [
     pytest.mark.ray,
+    pytest.mark.own_ray,
     pytest.mark.kill,
     pytest.mark.slow,
     pytest.mark.skipif(bool(redis_server.why_not()), reason=redis_server.why_not() or "-"),
