@@ -1,6 +1,6 @@
 """Which tests run in which process, where ``--dist`` has several of them run the tests: one has all
-that share a Ray, and the others take the rest, a file at a time; files of few tests come last, among
-them those that start a Ray of their own."""
+that share a Ray, and the others take the rest, a file at a time; files of few tests come last,
+among them those that start a Ray of their own."""
 
 from __future__ import annotations
 

@@ -109,11 +109,6 @@ def test_two_stages_at_once_have_their_executors_in_their_own_bundles_and_leave_
     assert stages[0].files_left() == stages[1].files_left() == []
 
 
-def raises(spark: Any) -> Any:
-    spark.range(3).count()
-    raise KeyError("no such carrier")
-
-
 def raises_in_worker(spark: Any) -> Any:
     from pyspark.sql import functions
 
@@ -130,7 +125,6 @@ def leaves(spark: Any) -> Any:
 @pytest.mark.parametrize(
     ("function", "error_type", "text"),
     [
-        (raises, "KeyError", "no such carrier"),
         (raises_in_worker, "PythonException", "ValueError: cannot digest 7"),
         (leaves, "SystemExit", "SystemExit: 3"),
     ],
@@ -154,19 +148,6 @@ def test_an_error_of_the_users_function_is_reported_with_its_own_traceback(
     if function is not raises_in_worker:
         assert frames[0].endswith(f"in {function.__name__}")
     assert "flinkray/spark/stage.py" not in failure.traceback
-
-
-def test_a_function_that_returns_no_dataframe_fails_with_what_it_returned_and_may_return(
-    launcher: Launcher, worker_group: Groups
-) -> None:
-    failure = launcher.start(worker_group(1), lambda spark: spark.range(3).collect()).outcome()
-
-    assert isinstance(failure, CoordinatorFailure)
-    assert failure.is_user_error
-    assert failure.suppress_restarts
-    assert "returned a list ([Row(id=0), Row(id=1), Row(id=2)])" in failure.text
-    assert "DataFrame" in failure.text
-    assert "None" in failure.text
 
 
 def stops_its_session(spark: Any) -> None:

@@ -33,7 +33,7 @@ CONFIGURATION = {
     "restart-strategy.fixed-delay.attempts": "20",
     "restart-strategy.fixed-delay.delay": "100 ms",
 }
-COUNT, PER_SECOND = 60_000, 4_000.0
+COUNT, PER_SECOND = 36_000, 4_000.0
 
 
 @pytest.fixture(scope="module")

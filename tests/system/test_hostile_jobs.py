@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 import flinkray
-from flinkray.client import ClusterClient
+from flinkray.client import ClusterClient, JobHandle
 from flinkray.client.python_job import python_job
 from flinkray.client.ray_runtime import cluster_namespace
 from flinkray.core.errors import JobExecutionError
@@ -36,6 +36,8 @@ pytestmark = [pytest.mark.ray, pytest.mark.kill]
 CLUSTER_ID = "hostile"
 SECONDS = 30
 """Within which a job has ended, on a machine under load."""
+AT_ONCE = 3
+"""Harmful jobs, that wait for others most of their time."""
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +143,10 @@ def kill_task_executors() -> None:
 
 def run(client: ClusterClient, code: Callable[[Any], Any]) -> str:
     """What the job has failed with; empty: nothing."""
-    handle = client.submit(python_job(code, restart_strategy=NoRestart()))
+    return outcome(client.submit(python_job(code, restart_strategy=NoRestart())))
+
+
+def outcome(handle: JobHandle) -> str:
     status = handle.wait(timeout=SECONDS)
     if status is JobStatus.FINISHED:
         return ""
@@ -150,18 +155,37 @@ def run(client: ClusterClient, code: Callable[[Any], Any]) -> str:
     return str(failed.value)
 
 
-@pytest.mark.parametrize(("code", "cause"), HARM.items(), ids=[code.__name__ for code in HARM])
-def test_a_job_that_harms_its_process_fails_soon_and_alone(
-    client: ClusterClient, code: Callable[[Any], Any], cause: str
-) -> None:
+@pytest.fixture(scope="module")
+def texts(client: ClusterClient) -> dict[Callable[[Any], Any], str]:
+    """What the jobs have failed with, some of them at a time: one that runs beside them all is not
+    harmed, nor one after them."""
+
     def finishes(context: Any) -> None:
         with tempfile.TemporaryFile():
             pass
 
-    text = run(client, code)
-    assert text
-    assert cause in text
-    assert run(client, finishes) == ""
+    async def goes_on(context: Any) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    found: dict[Callable[[Any], Any], str] = {}
+    beside = client.submit(python_job(goes_on, restart_strategy=NoRestart()))
+    for place in range(0, len(HARM), AT_ONCE):
+        codes = list(HARM)[place : place + AT_ONCE]
+        handles = [client.submit(python_job(c, restart_strategy=NoRestart())) for c in codes]
+        found.update(zip(codes, map(outcome, handles), strict=True))
+        assert run(client, finishes) == "", codes
+    assert beside.status() is JobStatus.RUNNING
+    beside.cancel()
+    assert beside.wait(timeout=SECONDS) is JobStatus.CANCELED
+    return found
+
+
+@pytest.mark.parametrize(("code", "cause"), HARM.items(), ids=[code.__name__ for code in HARM])
+def test_a_job_that_harms_its_process_fails_soon_and_alone(
+    texts: dict[Callable[[Any], Any], str], code: Callable[[Any], Any], cause: str
+) -> None:
+    assert texts[code]
+    assert cause in texts[code]
 
 
 def test_what_a_job_does_to_its_process_is_not_there_for_the_next(

@@ -51,25 +51,74 @@ def of_cluster(kind: str) -> Callable[[JobID, JobHandle], int]:
     return lambda job_id, handle: actor(kind).pid
 
 
-VICTIMS = {
-    "spark executor": spark_executor,
-    "task executor": task_executor,
-    "spark driver": of_job("SparkDriver"),
-    "spark driver's JVM": spark_driver_jvm,
-    "slot pool": of_job("SlotPool"),
-    "resource manager": of_cluster("ResourceManager"),
-    "dispatcher": of_cluster("Dispatcher"),
-}
+def another(kind: str, job_id: JobID, pid: int) -> bool:
+    """Whether the process of that kind that was killed has a successor."""
+    return any(a.pid != pid for a in live_actors() if a.kind == kind and str(job_id) in a.name)
 
 
-@pytest.mark.parametrize("victim", VICTIMS)
-def test_job_ends_right_after_a_kill_of(
-    victim: str, client: ClusterClient, gate: Gate, resources_before: dict[str, float]
+def running(handle: JobHandle) -> int:
+    executions = [e for vertex in handle.details().vertices for e in vertex.executions]
+    return sum(execution.state is ExecutionState.RUNNING for execution in executions)
+
+
+def test_a_job_without_restarts_outlives_its_slot_pool_an_executor_and_the_masters(
+    client: ClusterClient, gate: Gate, resources_before: dict[str, float]
 ) -> None:
-    handle = client.submit(flinkray.spark_job(gate.pipeline(), parallelism=2, memory="1g"))
+    """The cluster's masters are away as it ends.  A lost executor is told among its exceptions."""
+    job = flinkray.spark_job(
+        gate.pipeline(), parallelism=2, memory="1g", restart_strategy=flinkray.NoRestart()
+    )
+    handle = client.submit(job)
+    wait_for_tasks(gate)
+    before = handle.details().vertices[0].executions
+
+    pool = of_job("SlotPool")(handle.job_id, handle)
+    kill(pool)
+    wait_until(lambda: another("SlotPool", handle.job_id, pool), 90, "another SlotPool")
+    details = handle.details()
+    assert (details.restarts, details.exceptions) == (0, ())
+    assert [e.attempt_number for e in details.vertices[0].executions] == [0, 0]
+
+    executor = spark_executor(handle.job_id, handle)
+    kill(executor)
+
+    def replaced() -> bool:
+        execution = handle.details().vertices[0].executions[0]
+        return execution.attempt_number == 1 and execution.executor_pid not in (None, executor)
+
+    wait_until(replaced, 90, "the executor to be back in its slot")
+    details = handle.details()
+    assert details.restarts == 0
+    assert details.exceptions
+
+    for master in ("ResourceManager", "Dispatcher"):
+        kill(of_cluster(master)(handle.job_id, handle))
+    gate.open()
+    assert rows(handle) == expected_rows()
+    details = handle.details()
+    assert details.restarts == 0
+    assert [e.attempt_number for e in details.vertices[0].executions] == [1, 0]
+    assert [e.location for e in details.vertices[0].executions] == [e.location for e in before]
+    assert sum(job.job_id == handle.job_id for job in client.list_jobs()) == 1
+    assert_leaves_nothing(handle.job_id, resources_before)
+
+
+def test_a_job_ends_right_after_kills_of_a_task_executor_its_driver_and_its_jvm(
+    client: ClusterClient, gate: Gate, resources_before: dict[str, float]
+) -> None:
+    """Each has it run again; of the last one nobody knows yet as its tasks go on."""
+    strategy = flinkray.FixedDelayRestart(3, 0.2)
+    job = flinkray.spark_job(gate.pipeline(), parallelism=2, memory="1g", restart_strategy=strategy)
+    handle = client.submit(job)
     wait_for_tasks(gate)
 
-    kill(VICTIMS[victim](handle.job_id, handle))
+    for restarts, victim in enumerate((task_executor, of_job("SparkDriver")), start=1):
+        kill(victim(handle.job_id, handle))
+        wait_until(lambda n=restarts: handle.details().restarts == n, 90, "a restart")  # type: ignore[misc]
+        begun = len(gate.waiting_tasks())
+        wait_until(lambda: running(handle) == 2, 90, "two executors")
+        wait_for_tasks(gate, begun + 2)
+    kill(spark_driver_jvm(handle.job_id, handle))
     gate.open()
 
     assert rows(handle) == expected_rows()
@@ -95,10 +144,7 @@ def test_job_keeps_its_slots_after_a_kill_of_its_job_master(
     kill(actor("JobMaster", handle.job_id).pid)
 
     def runs_again() -> bool:
-        details = handle.details()
-        executions = [e for vertex in details.vertices for e in vertex.executions]
-        running = [e for e in executions if e.state is ExecutionState.RUNNING]
-        return details.restarts == 1 and len(running) == 2
+        return handle.details().restarts == 1 and running(handle) == 2
 
     wait_until(runs_again, 90, "the job to run again")
     assert handle.details().worker_group == group
@@ -108,67 +154,25 @@ def test_job_keeps_its_slots_after_a_kill_of_its_job_master(
     assert_leaves_nothing(handle.job_id, resources_before)
 
 
-@pytest.mark.parametrize("victim", ["task executor", "spark driver"])
-def test_job_without_restarts_fails_with_the_cause_after_a_kill_of(
-    victim: str, client: ClusterClient, gate: Gate, resources_before: dict[str, float]
-) -> None:
-    job = flinkray.spark_job(
-        gate.pipeline(), parallelism=2, memory="1g", restart_strategy=flinkray.NoRestart()
-    )
-    handle = client.submit(job)
-    wait_for_tasks(gate)
-
-    kill(VICTIMS[victim](handle.job_id, handle))
-
-    words = {"task executor": "TaskExecutor", "spark driver": "Spark driver"}
-    with pytest.raises(JobExecutionError, match=words[victim]):
-        handle.result(timeout=120)
-    assert_leaves_nothing(handle.job_id, resources_before)
-
-
-def test_job_without_restarts_runs_on_after_a_kill_of_its_slot_pool(
+def test_jobs_without_restarts_fail_with_the_cause_after_a_kill_of_a_task_executor_or_driver(
     client: ClusterClient, gate: Gate, resources_before: dict[str, float]
 ) -> None:
-    job = flinkray.spark_job(
-        gate.pipeline(), parallelism=2, memory="1g", restart_strategy=flinkray.NoRestart()
-    )
-    handle = client.submit(job)
-    wait_for_tasks(gate)
-    before = handle.details().vertices[0].executions
-    pid = actor("SlotPool", handle.job_id).pid
+    victims = {"TaskExecutor": task_executor, "Spark driver": of_job("SparkDriver")}
+    handles = {
+        words: client.submit(
+            flinkray.spark_job(
+                gate.pipeline(), parallelism=2, memory="1g", restart_strategy=flinkray.NoRestart()
+            )
+        )
+        for words in victims
+    }
+    wait_for_tasks(gate, 4)
 
-    kill(pid)
+    for words, handle in handles.items():
+        kill(victims[words](handle.job_id, handle))
 
-    def replaced() -> bool:
-        pools = [a for a in live_actors() if a.kind == "SlotPool"]
-        return any(str(handle.job_id) in a.name and a.pid != pid for a in pools)
-
-    wait_until(replaced, 90, "another SlotPool")
-    gate.open()
-    assert rows(handle) == expected_rows()
-    after = handle.details()
-    assert (after.restarts, after.exceptions) == (0, ())
-    assert [e.attempt_number for e in after.vertices[0].executions] == [0, 0]
-    assert [e.location for e in after.vertices[0].executions] == [e.location for e in before]
-    assert_leaves_nothing(handle.job_id, resources_before)
-
-
-def test_lost_executor_is_in_the_jobs_exceptions_and_no_restart(
-    client: ClusterClient, gate: Gate
-) -> None:
-    handle = client.submit(flinkray.spark_job(gate.pipeline(), parallelism=2, memory="1g"))
-    wait_for_tasks(gate)
-    pid = spark_executor(handle.job_id, handle)
-
-    kill(pid)
-
-    def replaced() -> bool:
-        execution = handle.details().vertices[0].executions[0]
-        return execution.attempt_number == 1 and execution.executor_pid not in (None, pid)
-
-    wait_until(replaced, 90, "the executor to be back in its slot")
-    details = handle.details()
-    assert details.restarts == 0
-    assert details.exceptions
-    gate.open()
-    assert rows(handle) == expected_rows()
+    for words, handle in handles.items():
+        with pytest.raises(JobExecutionError, match=words):
+            handle.result(timeout=120)
+    for handle in handles.values():
+        assert_leaves_nothing(handle.job_id, resources_before)

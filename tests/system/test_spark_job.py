@@ -149,32 +149,32 @@ def test_cancelled_before_it_has_slots(
     assert_leaves_nothing(handle.job_id, resources_before)
 
 
-def test_error_of_the_users_function_fails_the_job_with_its_traceback(
+def test_error_and_wrong_return_value_of_the_users_function_fail_the_job_and_say_why(
     client: ClusterClient, resources_before: dict[str, float]
 ) -> None:
+    """The one with its traceback, the other with what is accepted, and without a restart."""
+
     def broken(spark: Any) -> Any:
+        spark.range(3).count()
         raise ValueError("no such airport: XYZ")
 
+    def answer(spark: Any) -> Any:
+        return spark.range(3).collect()
+
     job = flinkray.spark_job(broken, restart_strategy=flinkray.NoRestart())
-    handle = client.submit(job)
+    failing, answering = client.submit(job), client.submit(flinkray.spark_job(answer))
 
     with pytest.raises(JobExecutionError, match="no such airport: XYZ") as caught:
-        handle.result(timeout=90)
-    assert "in broken" in (caught.value.remote_traceback or "")
-    assert_leaves_nothing(handle.job_id, resources_before)
-
-
-def test_wrong_return_value_fails_the_job_and_says_what_is_accepted(
-    client: ClusterClient,
-) -> None:
-    def answer(spark: Any) -> Any:
-        return 42
-
-    handle = client.submit(flinkray.spark_job(answer))
-
-    with pytest.raises(JobExecutionError, match="DataFrame"):
-        handle.result(timeout=90)
-    assert handle.details().restarts == 0
+        failing.result(timeout=90)
+    traceback = caught.value.remote_traceback or ""
+    assert "in broken" in traceback
+    assert "flinkray/spark/stage.py" not in traceback
+    returned = r"returned a list \(\[Row\(id=0\), Row\(id=1\), Row\(id=2\)\]\).*DataFrame.*None"
+    with pytest.raises(JobExecutionError, match=returned):
+        answering.result(timeout=90)
+    assert answering.details().restarts == 0
+    for handle in (failing, answering):
+        assert_leaves_nothing(handle.job_id, resources_before)
 
 
 def test_profile_larger_than_any_node_fails_with_what_the_cluster_has(
