@@ -264,8 +264,8 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
 
     async def on_stop(self) -> None:
         """What runs is cancelled, and the job SUSPENDED here.  Another JobMaster may run it, and
-        has its slots, unless the job is over.  One that leads no more ends as if it had died: its
-        successor takes over what runs."""
+        has its slots, unless the job is over.  One that leads no more, or has failed, ends as if it
+        had died: its successor takes over what runs."""
         if self._leadership.is_lost:
             await self._leaders.stop()
             self._task_executors.stop()
@@ -287,6 +287,11 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         await self._coordinators.all_ended()
         await self._leadership.give_up()
         await self._services.high_availability.close()
+
+    def on_fatal_error(self, error: BaseException) -> None:
+        """It is dead to all others, and has no say any more in what becomes of what runs."""
+        self._leadership.lose()
+        super().on_fatal_error(error)
 
     def _replaced(self, reason: str) -> None:
         """Another JobMaster runs the job, or is about to take over what runs."""

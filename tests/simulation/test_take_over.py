@@ -5,18 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import count
 
 import pytest
 
 from flinkray.actors.job_master.endpoint import JobMaster
+from flinkray.core.errors import RpcConnectionError
 from flinkray.scheduler.checkpoints.messages import AcknowledgeCheckpoint
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import TaskDeployments, TaskExecutionState
 from flinkray.testing.simulation import Simulation
 from flinkray.testing.simulation.calls import CallObserver, ObservedCall
-from flinkray.testing.simulation.network import Partition
 from flinkray.testing.simulation.process import SimulatedProcess
 from tests.simulation.safeguards import STREAMING
 from tests.simulation.streaming_job import StreamingJob
@@ -109,27 +108,36 @@ def test_a_job_that_has_ended_is_taken_over_when_nobody_has_heard_of_its_end() -
     assert [*deaths.attempts] == [0]
 
 
-class FindsItselfReplaced(CallObserver):
+ENDS: dict[str, Callable[[JobMaster], object]] = {
+    "finds itself replaced": lambda master: master._checkpoints._replaced("another has them"),
+    "fails": lambda master: master.on_fatal_error(RpcConnectionError("nobody can find it")),
+}
+
+
+@dataclass
+class Ends(CallObserver):
     """A JobMaster, when a checkpoint is acknowledged."""
 
-    is_over = False
+    end: Callable[[JobMaster], object]
+    is_over: bool = False
 
     def begins(self, call: ObservedCall) -> None:
         if isinstance(call.endpoint, JobMaster) and call.method == "tasks_reported":
             answers = (it for it in call.arguments[0] if isinstance(it, AcknowledgeCheckpoint))
             if not self.is_over and any(answers):
                 self.is_over = True
-                call.endpoint._checkpoints._replaced("another has its checkpoints")
+                self.end(call.endpoint)
 
 
-def test_a_job_master_that_finds_itself_replaced_leaves_what_runs_to_its_successor() -> None:
+@pytest.mark.parametrize("how", ENDS)
+def test_what_runs_is_left_to_the_successor_of_a_job_master_that(how: str) -> None:
     """Which need not be there yet."""
     simulation = Simulation(1, nodes=2)
-    replaced = FindsItselfReplaced()
+    ends = Ends(ENDS[how])
     deaths = Deaths(simulation, [])
-    job = SmallJob(simulation, only_masters_die=True, observers=(replaced, deaths))
+    job = SmallJob(simulation, only_masters_die=True, observers=(ends, deaths))
     simulation.run(job.run())
-    assert replaced.is_over
+    assert ends.is_over
     assert [*deaths.attempts] == [0]
 
 
@@ -183,37 +191,33 @@ def test_what_is_reported_after_the_decision_ends_and_runs_elsewhere() -> None:
 
 
 @dataclass
-class CutOff(CallObserver):
-    """A task dies, and its JobMaster too, before it could tell the coordinator of the sources which
-    readers it has deployed instead."""
+class DiesAsItDeploys(CallObserver):
+    """A task dies, and its JobMaster too, once it has deployed others instead: it may not have told
+    the coordinator of the sources of these readers."""
 
     simulation: Simulation
-    partition: Partition | None = None
+    has_died: bool = False
     is_over: bool = False
     resets: int = 0
+    """By the next JobMaster."""
 
     def begins(self, call: ObservedCall) -> None:
-        network = self.simulation.network
-        if self.partition is None and A_TASK[1](call):
+        if not self.has_died and A_TASK[1](call):
+            self.has_died = True
             self.simulation.crash(call.receiver)
-            masters, sources = map(self.simulation.processes, ("JobMaster", "StreamCoordinator"))
-            ends = [[process.name for process in each] for each in (masters, sources)]
-            self.partition = network.partition(*ends, one_way=True)
-        elif call.method == "reset_subtasks":
-            self.resets += 1
-        elif call.method == "submit_tasks" and self.partition is not None and not self.is_over:
+        elif self.is_over:
+            self.resets += call.method == "reset_subtasks"
+        elif self.has_died and call.method == "submit_tasks":
             self.is_over = True
             self.simulation.crash(call.sender)
-            heal = partial(network.heal, self.partition)
-            self.simulation.scheduler.at(self.simulation.now + 0.5, heal)
 
 
 def test_the_next_job_master_tells_the_sources_of_readers_that_the_last_one_has_deployed() -> None:
     simulation = Simulation(1, nodes=2)
-    cut_off, deaths = CutOff(simulation), Deaths(simulation, [])
-    simulation.run(SmallJob(simulation, observers=(cut_off, deaths)).run())
-    assert cut_off.is_over
-    assert cut_off.resets == 1
+    dies, deaths = DiesAsItDeploys(simulation), Deaths(simulation, [])
+    simulation.run(SmallJob(simulation, observers=(dies, deaths)).run())
+    assert dies.is_over
+    assert dies.resets == 1
     assert [*deaths.attempts] == [0, 1]
 
 
