@@ -2,7 +2,8 @@
 
 - No attempt is begun twice.
 - Where only masters die, no task is restarted, but for notes that were lost: the JobMaster has died
-  together with its SlotPool.  Nobody knows what is to run then.
+  together with its SlotPool, before the coordinator of the sources had them.  Nobody knows what is
+  to run then.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from flinkray.scheduler.shared.tasks import TaskDeployments, VertexInformation, 
 from flinkray.testing.simulation import Simulation
 from flinkray.testing.simulation.calls import CallObserver, ObservedCall
 from flinkray.testing.simulation.process import SimulatedProcess
+
+COORDINATOR = "StreamCoordinator"
 
 
 class Attempts(CallObserver):
@@ -34,12 +37,13 @@ class Attempts(CallObserver):
         self._notes: JobNotes | None = None
         """The last ones."""
         self._knows: dict[SimulatedProcess, None] = {}
-        """Who has these: a SlotPool that was told, and the JobMaster that has told it."""
+        """Who has these: those that were told, and the JobMaster that has told them."""
         self.notes_were_lost = False
 
     def process_changed(self, process: SimulatedProcess) -> None:
-        """One has come or gone, or was taken for dead."""
-        if not process.is_alive or process.is_banished:
+        """One has come or gone, or was taken for dead.  A coordinator of sources does not die where
+        only masters do: a JobMaster may end it, and has lost what it knows then."""
+        if process.kind != COORDINATOR and (not process.is_alive or process.is_banished):
             self._knows.pop(process, None)
             self._lose_notes()
 
@@ -49,13 +53,13 @@ class Attempts(CallObserver):
             self.notes_were_lost = True
 
     def begins(self, call: ObservedCall) -> None:
-        if call.method == "note" and call.receiver.kind == "SlotPool":
+        if call.method == "note" and call.receiver.kind in ("SlotPool", COORDINATOR):
             self._noted(call)
         elif call.method == "run_tasks" and call.receiver.kind == "TaskProcess":
             self._run(call.receiver, call.arguments[0])
 
     def _noted(self, call: ObservedCall) -> None:
-        (notes,) = call.arguments
+        notes = call.arguments[-1]
         if notes != self._notes:
             self._notes = notes
             self._knows.clear()

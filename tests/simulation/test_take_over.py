@@ -35,7 +35,7 @@ class SmallJob(StreamingJob):
 @dataclass
 class Deaths(CallObserver):
     """At each of some moments, one after the other, a process dies: who makes or serves a call, or
-    else another one."""
+    else another one.  Several die at one moment that they have in common."""
 
     simulation: Simulation
     moments: list[tuple[str, Moment]]
@@ -48,7 +48,7 @@ class Deaths(CallObserver):
             deployments = call.arguments[0]
             assert isinstance(deployments, TaskDeployments)
             self.attempts.update((task.attempt_number, None) for task in deployments.tasks)
-        if self.moments and self.moments[0][1](call):
+        while self.moments and self.moments[0][1](call):
             kind, _ = self.moments.pop(0)
             there = (call.sender, call.receiver, *self.simulation.processes(kind))
             self.simulation.crash(next(process for process in there if process.kind == kind))
@@ -79,6 +79,7 @@ def after(number: int, moment: Moment) -> Moment:
 
 A_CHECKPOINT = of("StreamCoordinator", "checkpoint_ended")
 MOMENTS: dict[str, list[Moment]] = {
+    "the first attempts are noted": [after(1, of("SlotPool", "note"))],
     "a task has finished": [a_task_has_finished],
     "that a task has finished is noted": [of("SlotPool", "note_finished")],
     "a checkpoint has ended": [A_CHECKPOINT],
@@ -92,6 +93,16 @@ MOMENTS: dict[str, list[Moment]] = {
 def test_no_task_is_restarted_when_a_job_master_dies_as(moment: str) -> None:
     simulation = Simulation(1, nodes=2)
     deaths = Deaths(simulation, job_masters(*MOMENTS[moment]))
+    simulation.run(SmallJob(simulation, only_masters_die=True, observers=(deaths,)).run())
+    assert not deaths.moments
+    assert [*deaths.attempts] == [0]
+
+
+def test_no_task_is_restarted_when_a_job_master_dies_with_its_slot_pool() -> None:
+    """The coordinator of the sources has the notes, too."""
+    simulation = Simulation(1, nodes=2)
+    moments = [("SlotPool", A_CHECKPOINT), *job_masters(A_CHECKPOINT)]
+    deaths = Deaths(simulation, moments)
     simulation.run(SmallJob(simulation, only_masters_die=True, observers=(deaths,)).run())
     assert not deaths.moments
     assert [*deaths.attempts] == [0]
