@@ -125,7 +125,7 @@ def leaves(spark: Any) -> Any:
 @pytest.mark.parametrize(
     ("function", "error_type", "text"),
     [
-        (raises_in_worker, "PythonException", "ValueError: cannot digest 7"),
+        (raises_in_worker, "ValueError", "ValueError: cannot digest 7"),
         (leaves, "SystemExit", "SystemExit: 3"),
     ],
 )
