@@ -1,6 +1,6 @@
-"""Which tests run in which process, where ``--dist`` has several of them run the tests: one has all
-that share a Ray, and the others take the rest, a file at a time; files of few tests come last,
-among them those that start a Ray of their own."""
+"""Which tests run in which process, where ``--dist`` has several of them run the tests: those that
+share a Ray are in one or, with Spark on it, in one, too; the rest goes to whoever has nothing else,
+a file at a time.  Files of few tests come last, among them those that start a Ray of their own."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 ROOT = Path(__file__).parents[1]
 ON_A_CLUSTER = re.compile(r"\bmark\.(ray|ray_up)\b")
 """Markers of tests on Ray."""
+WITH_SPARK = re.compile(r"\bmark\.spark\b")
 OWN_RAY = re.compile(r"\bmark\.own_ray\b")
 """Marker of files whose tests need nothing of the Ray that the others share."""
 ALSO = ("tests/actors/task_executor/test_process_watch.py",)
@@ -26,15 +27,18 @@ class ByPlace(LoadScopeScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
-        return "on a cluster" if "[ray" in nodeid or _needs_ray(path) else path
+        if "[ray" not in nodeid and not _needs_ray(path):
+            return path
+        return "Spark on a cluster" if _has(WITH_SPARK, path) else "on a cluster"
 
 
 @cache
 def _needs_ray(path: str) -> bool:
-    if path in ALSO:
-        return True
-    text = (ROOT / path).read_text("utf-8")
-    return ON_A_CLUSTER.search(text) is not None and OWN_RAY.search(text) is None
+    return path in ALSO or (_has(ON_A_CLUSTER, path) and not _has(OWN_RAY, path))
+
+
+def _has(marker: re.Pattern[str], path: str) -> bool:
+    return marker.search((ROOT / path).read_text("utf-8")) is not None
 
 
 @pytest.hookimpl(optionalhook=True)  # as there may be no pytest-xdist, or it is switched off

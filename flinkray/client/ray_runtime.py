@@ -8,8 +8,9 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
 
 import grpc
 import ray
@@ -36,8 +37,16 @@ from flinkray.core.options import OPTIONS
 from flinkray.rpc.ray.head import head_node_id as head_node_id
 from flinkray.spark.ray_java import java_on_path
 
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
 RAY_ADDRESS = "RAY_ADDRESS"
 RAY_AUTH_MODE = "RAY_AUTH_MODE"
+_STARTS = 3
+"""Of Ray, if it takes too long."""
+_MOST_WORDS = 240
+"""Characters of Ray's own, of which there can be thousands."""
 RAY_CLIENT = "ray://"
 """How addresses of Ray Client servers begin."""
 
@@ -152,13 +161,17 @@ def start_local_ray(namespace: str, options: Mapping[str, object]) -> RayRuntime
         "_system_config": {"worker_niceness": 0},
         **options,
     }
+
+    def start() -> Any:
+        return ray.init(
+            address="local",
+            namespace=namespace,
+            **arguments,  # type: ignore[arg-type]
+        )
+
     try:
         with java_on_path():
-            context = ray.init(
-                address="local",
-                namespace=namespace,
-                **arguments,  # type: ignore[arg-type]
-            )
+            context = in_time(start)
     except Exception as error:  # Ray raises some of its own as bare Exceptions
         raise RayStartError(
             f"no Ray could be started on this machine: {_words_of(error)}. What its processes say "
@@ -167,11 +180,36 @@ def start_local_ray(namespace: str, options: Mapping[str, object]) -> RayRuntime
     return _runtime(context, was_entered=True)
 
 
+def in_time(start: Callable[[], T]) -> T:
+    """What *start* returns, which is called again where Ray finds that its node has not started in
+    time: a raylet gives up when its agent, in Python, takes 15 s to start, as on a busy machine."""
+    for _ in range(_STARTS - 1):
+        try:
+            return start()
+        except Exception as error:  # Ray raises a bare one
+            if "timed out during startup" not in str(error):
+                raise
+            log.warning("Ray's node did not start in time, and is started again")
+            ray.shutdown()
+    return start()
+
+
 def _words_of(error: BaseException) -> str:
     """What it says, and what is behind it where Ray says only that something failed."""
-    said = str(error).strip().rstrip(".") or type(error).__name__
+    said = _without_frames(str(error)).strip().rstrip(".") or type(error).__name__
     cause = error.__cause__
     return said if cause is None else f"{said}: {_words_of(cause)}"
+
+
+def _without_frames(text: str) -> str:
+    """Ray puts whole tracebacks into its words; what matters of one is its last line."""
+    before, mark, traceback = text.partition("Traceback (most recent call last):")
+    return before + traceback.strip().splitlines()[-1].strip() if mark else text
+
+
+def _cut(words: str) -> str:
+    """The way out comes after them, and is not to be lost."""
+    return words if len(words) <= _MOST_WORDS else f"{words[:_MOST_WORDS]} …"
 
 
 def _logs_of_ray() -> str:
@@ -210,7 +248,7 @@ def join_ray(address: str, namespace: str) -> RayRuntime:
         )
     except Exception as error:  # Ray raises some of its own as bare Exceptions
         raise ClusterNotFoundError(
-            f"cannot join the Ray at {address}: {_words_of(error)}{advice(error)}"
+            f"cannot join the Ray at {address}: {_cut(_words_of(error))}{advice(error)}"
         ) from error
     if address.startswith(RAY_CLIENT):
         url: str | None = context.dashboard_url

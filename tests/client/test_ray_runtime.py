@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from flinkray.client.ray_runtime import RAY_AUTH_MODE, RayStartError, advice, start_local_ray
+from flinkray.client.ray_runtime import (
+    RAY_AUTH_MODE,
+    RayStartError,
+    _words_of,
+    advice,
+    in_time,
+    start_local_ray,
+)
 
 
 def behind(text: str) -> Exception:
@@ -53,3 +60,38 @@ def test_where_a_token_may_be_asked_for_the_way_to_show_it_is_told(
 ) -> None:
     monkeypatch.delenv(RAY_AUTH_MODE, raising=False)
     assert "RAY_AUTH_MODE=token in the environment" in advice(behind(text))
+
+
+def test_of_a_traceback_in_rays_words_only_its_error_is_told() -> None:
+    """The way out comes after it, and a line has an end."""
+    text = (
+        "Failed to connect to GCS. Last connection error: Traceback (most recent call last):\n"
+        '  File "node.py", line 996, in _init_gcs_client\n    client = GcsClient(\n'
+        "             ^^^^^^^^^^\nUnauthenticated: RPC error: InvalidAuthToken\n"
+    )
+    told = _words_of(ConnectionError(text))
+    assert told == (
+        "Failed to connect to GCS. Last connection error: "
+        "Unauthenticated: RPC error: InvalidAuthToken"
+    )
+
+
+def test_a_ray_that_takes_too_long_to_start_is_started_again() -> None:
+    """But not for ever, and no other failure is tried again."""
+    late = Exception("The current node timed out during startup. This could happen because …")
+    starts: list[Exception | str] = [late, "started"]
+
+    def start() -> str:
+        outcome = starts.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    assert in_time(start) == "started"
+    starts += [late, late, late, "too late"]
+    with pytest.raises(Exception, match="timed out during startup"):
+        in_time(start)
+    starts[:] = [ValueError("no such argument"), "never"]
+    with pytest.raises(ValueError, match="no such argument"):
+        in_time(start)
+    assert starts == ["never"]

