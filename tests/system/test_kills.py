@@ -91,14 +91,13 @@ def test_a_job_without_restarts_outlives_its_slot_pool_an_executor_and_the_maste
     assert details.restarts == 0
     assert details.exceptions
 
+    assert [e.attempt_number for e in details.vertices[0].executions] == [1, 0]
+    assert [e.location for e in details.vertices[0].executions] == [e.location for e in before]
+
     for master in ("ResourceManager", "Dispatcher"):
         kill(of_cluster(master)(handle.job_id, handle))
     gate.open()
     assert rows(handle) == expected_rows()
-    details = handle.details()
-    assert details.restarts == 0
-    assert [e.attempt_number for e in details.vertices[0].executions] == [1, 0]
-    assert [e.location for e in details.vertices[0].executions] == [e.location for e in before]
     assert sum(job.job_id == handle.job_id for job in client.list_jobs()) == 1
     assert_leaves_nothing(handle.job_id, resources_before)
 
