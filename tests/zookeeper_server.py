@@ -7,7 +7,11 @@ import signal
 import socket
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from flinkray.core.errors import FlinkRayError
 from flinkray.spark.environment import find_java
@@ -142,3 +146,16 @@ class ZooKeeperEnsemble:
     def close(self) -> None:
         for server in self.servers:
             server.close()
+
+
+@contextmanager
+def running() -> Iterator[ZooKeeperServer]:
+    """One that ends with the context; where none can be started, the test is skipped."""
+    if reason := why_not():
+        pytest.skip(reason)
+    server = ZooKeeperServer()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()

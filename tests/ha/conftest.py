@@ -16,7 +16,7 @@ from flinkray.ha import Directory, MemoryDirectory, StandaloneHaServices, open_d
 from flinkray.ha.arrow_directory import ArrowDirectory
 from flinkray.ha.zookeeper import ZooKeeperClient
 from flinkray.ha.zookeeper.directory import ZooKeeperDirectory
-from tests.zookeeper_server import ZooKeeperServer, why_not
+from tests.zookeeper_server import ZooKeeperServer, running
 
 _roots = itertools.count()
 
@@ -30,14 +30,8 @@ def executor() -> Iterator[Executor]:
 @pytest.fixture(scope="session")
 def zookeeper() -> Iterator[ZooKeeperServer]:
     """A server that every test has to itself below a root of its own."""
-    if reason := why_not():
-        pytest.skip(reason)
-    server = ZooKeeperServer()
-    try:
-        server.start()
+    with running() as server:
         yield server
-    finally:
-        server.close()
 
 
 @pytest.fixture

@@ -95,7 +95,7 @@ org.apache.spark.api.python.PythonException: Traceback (most recent call last):
   File "/venv/lib/python3.11/site-packages/pyspark/python/lib/pyspark.zip/pyspark/worker.py", line \
 1247, in main
     process()
-  File "/home/me/flights.py", line 12, in ratio
+  File "/jobs/flights.py", line 12, in ratio
     return late / flights
            ~~~~~^~~~~~~~~
 ZeroDivisionError: division by zero
@@ -109,7 +109,7 @@ Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent c
   File "/venv/lib/python3.11/site-packages/pyspark/python/lib/pyspark.zip/pyspark/worker.py", line \
 1247, in main
     process()
-  File "/home/me/flights.py", line 12, in ratio
+  File "/jobs/flights.py", line 12, in ratio
     return late / flights
            ~~~~~^~~~~~~~~
 ZeroDivisionError: division by zero
@@ -126,7 +126,7 @@ def test_what_a_function_in_a_worker_raised_is_told_before_what_spark_made_of_it
     assert failure.text == "ZeroDivisionError: division by zero (flights.py, line 12, in ratio)"
     assert failure.traceback.startswith(
         "Traceback (most recent call last):\n"
-        '  File "/home/me/flights.py", line 12, in ratio\n'
+        '  File "/jobs/flights.py", line 12, in ratio\n'
         "    return late / flights\n"
         "           ~~~~~^~~~~~~~~\n"
         "ZeroDivisionError: division by zero\n"

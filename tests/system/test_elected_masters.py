@@ -25,7 +25,7 @@ from tests.datastream.tallies import expected, newest, settings, tallies
 from tests.system.kills.leaders import Leaders
 from tests.system.observer import kill, live_actors
 from tests.zookeeper_log import transactions
-from tests.zookeeper_server import ZooKeeperServer, why_not
+from tests.zookeeper_server import ZooKeeperServer, running
 
 pytestmark = [pytest.mark.ray, pytest.mark.kill]
 
@@ -40,14 +40,8 @@ COMPONENTS = ("dispatcher", "resource_manager")
 
 @pytest.fixture(scope="module")
 def zookeeper() -> Iterator[ZooKeeperServer]:
-    if reason := why_not():
-        pytest.skip(reason)
-    server = ZooKeeperServer()
-    try:
-        server.start()
+    with running() as server:
         yield server
-    finally:
-        server.close()
 
 
 @pytest.fixture(scope="module")

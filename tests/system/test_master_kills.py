@@ -36,7 +36,7 @@ from tests.system.kills.leaders import Leaders
 from tests.system.kills.victims import MASTERS, Kill, Moments, Victims
 from tests.system.observer import traces
 from tests.zookeeper_log import transactions
-from tests.zookeeper_server import ZooKeeperServer, why_not
+from tests.zookeeper_server import ZooKeeperServer, running
 
 KILLS = int(os.environ.get("FLINKRAY_KILLS", "0"))
 SEED = int(os.environ.get("FLINKRAY_KILLS_SEED", "1"))
@@ -85,14 +85,8 @@ MODES: tuple[dict[str, str], ...] = (
 
 @pytest.fixture(scope="module")
 def zookeeper() -> Iterator[ZooKeeperServer]:
-    if reason := why_not():
-        pytest.skip(reason)
-    server = ZooKeeperServer()
-    try:
-        server.start()
+    with running() as server:
         yield server
-    finally:
-        server.close()
 
 
 @pytest.fixture(scope="module")
