@@ -7,13 +7,15 @@ from collections.abc import Callable
 from flinkray.actors.coordinators.master_formats_process import MasterFormatsProcess
 from flinkray.actors.coordinators.process import CoordinatorProcess
 from flinkray.actors.coordinators.spark_driver_process import SparkDriverProcess
-from flinkray.actors.coordinators.stream_coordinator_process import StreamCoordinatorProcess
-from flinkray.actors.gateways.stream_coordinator import RestoredCoordinators
+from flinkray.actors.coordinators.stream_coordinator_process import (
+    SourcesBeginning,
+    StreamCoordinatorProcess,
+)
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.core.ids import JobMasterId
 from flinkray.rpc import FencedRpcEndpoint
 from flinkray.scheduler.graph.job_graph import JobGraph
-from flinkray.scheduler.job.coordinator_events import CoordinatorKind
+from flinkray.scheduler.job.coordinator_events import CoordinatorID, CoordinatorKind
 
 
 class CoordinatorProcesses:
@@ -26,14 +28,14 @@ class CoordinatorProcesses:
         graph: JobGraph,
         services: ClusterServices,
         spark_driver_factory: str,
-        restored: Callable[[], RestoredCoordinators | None],
+        beginning: Callable[[CoordinatorID], SourcesBeginning],
         on_replaced: Callable[[str], None],
     ) -> None:
-        """*restored*: what the coordinators of sources were restored to last.  *on_replaced* is
-        called with the reason when another JobMaster has theirs."""
+        """*beginning*: what the coordinator of the sources begins with.  *on_replaced* is called
+        with the reason when another JobMaster has it."""
         self.master_formats = MasterFormatsProcess(job_master, graph)
         self.source_enumerators = StreamCoordinatorProcess(
-            job_master, graph, services, restored, on_replaced
+            job_master, graph, services, beginning, on_replaced
         )
         self._kinds: dict[CoordinatorKind, CoordinatorProcess] = {
             CoordinatorKind.SPARK_DRIVER: SparkDriverProcess(

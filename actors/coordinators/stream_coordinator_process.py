@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from flinkray.actors.coordinators.process import ConnectedCoordinator, CoordinatorProcess
 from flinkray.actors.gateways.stream_coordinator import (
     STREAM_COORDINATOR_FACTORY,
     AdoptedCoordinator,
     CoordinatorReplacedError,
+    KeptPart,
     RestoredCoordinators,
     StreamCoordinatorArguments,
     StreamCoordinatorGateway,
@@ -21,6 +23,7 @@ from flinkray.core.ids import JobMasterId
 from flinkray.core.options import JOB_MASTER_TAKEOVER_TIMEOUT
 from flinkray.rpc import EndpointSpec, FencedRpcEndpoint, RpcService
 from flinkray.scheduler.graph.job_graph import STREAM, JobGraph, JobVertex
+from flinkray.scheduler.job.coordinator_events import CoordinatorID
 from flinkray.scheduler.job.job_scheduler_actions import StartCoordinator
 
 log = logging.getLogger(__name__)
@@ -30,6 +33,27 @@ def source_operator_of(vertex: JobVertex) -> str:
     """Id of the source that a vertex begins with; of a graph that was stored without, one that no
     checkpoint names."""
     return vertex.operators[0].operator_id if vertex.operators else vertex.vertex_id.hex()
+
+
+def stream_sources_of(graph: JobGraph) -> Iterator[JobVertex]:
+    """The vertices that begin with a source of a stream."""
+    for vertex in graph.vertices:
+        if vertex.invokable.kind == STREAM and not vertex.inputs:
+            yield vertex
+
+
+@dataclass(frozen=True, slots=True)
+class SourcesBeginning:
+    """What an attempt begins with."""
+
+    owner: JobMasterId
+    """By whose id tasks know it, and its process is named."""
+    restores: int
+    """How often coordinators have been restored."""
+    restored: RestoredCoordinators | None
+    """To what, the last time; None: they began anew, or *kept* is all of it."""
+    kept: tuple[KeptPart, ...]
+    """What the one before it knew, which died."""
 
 
 class StreamCoordinatorProcess(CoordinatorProcess):
@@ -44,13 +68,13 @@ class StreamCoordinatorProcess(CoordinatorProcess):
         job_master: FencedRpcEndpoint[JobMasterId],
         graph: JobGraph,
         services: ClusterServices,
-        restored: Callable[[], RestoredCoordinators | None],
+        beginning: Callable[[CoordinatorID], SourcesBeginning],
         on_replaced: Callable[[str], None],
     ) -> None:
-        """*restored*: what coordinators were restored to last; None: they begin anew.
-        *on_replaced* is called with the reason when another JobMaster has the process."""
+        """*beginning*: what an attempt begins with, which is about to be started.  *on_replaced* is
+        called with the reason when another JobMaster has the process."""
         self._on_replaced = on_replaced
-        self._restored = restored
+        self._beginning = beginning
         self._services = services
         self._job_master = job_master
         self._graph = graph
@@ -61,27 +85,29 @@ class StreamCoordinatorProcess(CoordinatorProcess):
                 vertex.name,
                 vertex.invokable.code,
             )
-            for vertex in graph.vertices
-            if vertex.invokable.kind == STREAM and not vertex.inputs
+            for vertex in stream_sources_of(graph)
         )
 
     def spec(self, action: StartCoordinator, blob_server: str | None) -> EndpointSpec:
-        graph = self._graph
+        graph, beginning = self._graph, self._beginning(action.coordinator)
         arguments = StreamCoordinatorArguments(
             self._services.arguments.cluster_id,
             graph.job_id,
+            beginning.owner,
             self._job_master.fencing_token,
             action.coordinator,
             self._job_master.address,
             self._vertices,
             graph.files,
-            self._restored(),
+            beginning.restored,
             self._services.configuration.get(JOB_MASTER_TAKEOVER_TIMEOUT),
             self._services.arguments.storage_dir,
+            beginning.restores,
+            beginning.kept,
         )
         return EndpointSpec(
             "StreamCoordinator",
-            stream_coordinator_process(graph.job_id, self._job_master.fencing_token),
+            stream_coordinator_process(graph.job_id, beginning.owner),
             STREAM_COORDINATOR_FACTORY,
             arguments,
             detached=True,

@@ -10,6 +10,7 @@ from flinkray.actors.gateways.messages import (
     TaskExecutorToJobMasterRegistrationSuccess,
 )
 from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken
+from flinkray.actors.gateways.stream_coordinator import KeptPart
 from flinkray.actors.gateways.task_reports import TaskReport
 from flinkray.core.ids import (
     AllocationID,
@@ -28,6 +29,7 @@ from flinkray.rpc.gateway import (
 )
 from flinkray.rpc.liveness.registration import RegistrationFailure, RegistrationRejection
 from flinkray.scheduler.graph.job_graph import ParallelismBounds
+from flinkray.scheduler.job.coordinator_events import CoordinatorID
 from flinkray.scheduler.job.input_splits import InputSplit
 from flinkray.scheduler.reports.job_info import ExceptionEntry, JobDetails, JobOverview, JobProgress
 from flinkray.scheduler.shared.slots import (
@@ -203,6 +205,17 @@ class JobMasterGateway(CoordinatorListenerGateway, KvStateRegistryGateway, KvSta
             CheckpointError: it is not taken.
             StopWithSavepointError: it is complete, but the job did not finish.
             JobError, CheckpointStorageError: the directory cannot be used.
+        """
+
+    @abstractmethod
+    @ask_timeout(None)
+    async def keep_part(self, coordinator: CoordinatorID, part: KeptPart) -> None:
+        """From the coordinator of the job's sources: return when that is kept for the case that it
+        dies.  May be repeated.
+
+        Raises:
+            CoordinatorReplacedError: another attempt of it is there by now, or it is not known yet
+                whether this one goes on.
         """
 
     @abstractmethod

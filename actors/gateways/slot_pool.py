@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
+from flinkray.actors.gateways.stream_coordinator import KeptPart
 from flinkray.core.ids import (
     AllocationID,
     JobMasterId,
@@ -43,6 +44,8 @@ class HandedOver:
     notes: JobNotes | None = None
     finished: int = 0
     """How many finished tasks belong to the notes."""
+    parts: int = 0
+    """How many it keeps of what the coordinator of the job's sources knows."""
 
 
 class SlotPoolGateway(FencedRpcGateway):
@@ -128,6 +131,12 @@ class SlotPoolGateway(FencedRpcGateway):
         """Keep these, too, as long as the notes are of the same execution graph."""
 
     @abstractmethod
+    @runs_to_completion
+    async def keep_part(self, part: KeptPart) -> None:
+        """Keep what the coordinator of the job's sources knows, for the job's next JobMaster; it
+        replaces an earlier one of the same source."""
+
+    @abstractmethod
     @ask_timeout(5.0)
     async def hand_over(self, successor: JobMasterId) -> HandedOver:
         """From the job's next JobMaster: what its own pool is to expect, and what the last one has
@@ -143,6 +152,15 @@ class SlotPoolGateway(FencedRpcGateway):
         self, successor: JobMasterId, first: int
     ) -> tuple[FinishedTask, ...]:
         """Those from that one on, as many as fit into a message.
+
+        Raises:
+            SlotAllocationError: this one's JobMaster lives.
+        """
+
+    @abstractmethod
+    @ask_timeout(5.0)
+    async def hand_over_part(self, successor: JobMasterId, number: int) -> KeptPart:
+        """One of those that it keeps, which are numbered from 0 on.
 
         Raises:
             SlotAllocationError: this one's JobMaster lives.

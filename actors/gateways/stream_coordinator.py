@@ -17,6 +17,7 @@ from flinkray.scheduler.checkpoints.messages import CheckpointAborted, Checkpoin
 from flinkray.scheduler.graph.job_graph import JobFile
 from flinkray.scheduler.job.coordinator_events import CoordinatorID
 from flinkray.scheduler.shared.taking_over import JobNotes
+from flinkray.streaming.sources.source_progress import SourceProgress
 
 STREAM_COORDINATOR_ENDPOINT = "streams"
 
@@ -81,12 +82,51 @@ class VertexCode:
 
 
 @message
+class CollectorPlace:
+    """Where the results of a job can be read, by
+    :meth:`~flinkray.actors.gateways.task_process.TaskProcessGateway.read_partition`."""
+
+    address: str
+    partition: JobPartition
+    restored: int | None = None
+    """How many pieces earlier attempts have put that count: it goes on behind them.  None: the job
+    takes no checkpoints, and everything comes again."""
+    first: int = 0
+    """Number of the first of these that it has itself: those before it were read."""
+
+
+@message
+class KeptPart:
+    """A part of what a coordinator knows, as others keep it in case it dies: how far a source is,
+    or where the results are."""
+
+    vertex_id: JobVertexID | None
+    """Of the source; None: it is the place of the results."""
+    restores: int
+    """How often the coordinators had been restored."""
+    version: int
+    """Grows from change to change, and from one process to the next."""
+    progress: SourceProgress | None = None
+    """None, of a source: nobody else knows how far it is, and the job begins anew without this
+    coordinator."""
+    place: CollectorPlace | None = None
+
+    @property
+    def age(self) -> tuple[int, int]:
+        """Of two of one source, the one with the higher age is later."""
+        return self.restores, self.version
+
+
+@message
 class StreamCoordinatorArguments:
     """What the process is started with."""
 
     cluster_id: str
     job_id: JobID
+    owner: JobMasterId
+    """By whose id tasks know it."""
     job_master_id: JobMasterId
+    """Whose orders it takes."""
     coordinator: CoordinatorID
     """Under which it reports."""
     listener_address: str
@@ -99,6 +139,10 @@ class StreamCoordinatorArguments:
     """Seconds that it waits for the next JobMaster."""
     storage_dir: str = ""
     """Of the cluster."""
+    restores: int = 0
+    """How often coordinators had been restored when this one was to begin."""
+    kept: tuple[KeptPart, ...] = ()
+    """Of the coordinator before it, which died: what it goes on from."""
 
 
 @message
@@ -136,20 +180,6 @@ class ReaderProgress:
     """The checkpoint that the task goes on from; 0: it began anew."""
     checkpoint_id: int = 0
     """The latest that the task has taken its snapshot for."""
-
-
-@message
-class CollectorPlace:
-    """Where the results of a job can be read, by
-    :meth:`~flinkray.actors.gateways.task_process.TaskProcessGateway.read_partition`."""
-
-    address: str
-    partition: JobPartition
-    restored: int | None = None
-    """How many pieces earlier attempts have put that count: it goes on behind them.  None: the job
-    takes no checkpoints, and everything comes again."""
-    first: int = 0
-    """Number of the first of these that it has itself: those before it were read."""
 
 
 @message

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from flinkray.actors.coordinators.processes import CoordinatorProcesses
 from flinkray.actors.coordinators.runner import CoordinatorListener, CoordinatorRunner
 from flinkray.actors.coordinators.spark_driver_process import SPARK_DRIVER_FACTORY
+from flinkray.actors.coordinators.stream_coordinator_process import stream_sources_of
 from flinkray.actors.coordinators.user_code_process import UserCodeProcessConnection
 from flinkray.actors.gateways import JobMasterGateway, ResourceManagerGateway
 from flinkray.actors.gateways.messages import (
@@ -23,6 +24,7 @@ from flinkray.actors.gateways.messages import (
     job_master_resource_id,
 )
 from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken
+from flinkray.actors.gateways.stream_coordinator import CoordinatorReplacedError, KeptPart
 from flinkray.actors.gateways.task_reports import TaskReport
 from flinkray.actors.job_master.checkpoint_carrier import CheckpointCarrier
 from flinkray.actors.job_master.global_aggregates import GlobalAggregates
@@ -44,6 +46,7 @@ from flinkray.actors.shared.leadership import Leadership
 from flinkray.actors.shared.settings import (
     default_restart_strategy,
     heartbeat_settings,
+    job_master_restart_strategy,
     scaling_settings,
     with_checkpoint_options,
 )
@@ -77,6 +80,7 @@ from flinkray.rpc import (
 )
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
 from flinkray.scheduler.elastic.elastic_job_scheduler import new_job_scheduler
+from flinkray.scheduler.execution.restart_strategy import new_restart_strategy
 from flinkray.scheduler.graph.job_graph import ParallelismBounds
 from flinkray.scheduler.job import job_scheduler_actions as act
 from flinkray.scheduler.job.coordinator_events import (
@@ -183,8 +187,16 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             self._leaders,
             heartbeat,
             apply=self._apply,
+            is_certain=leadership.is_certain,
         )
-        self._sources = SourceCoordination(self, lambda: self._coordinators, self._replaced)
+        self._sources = SourceCoordination(
+            self,
+            lambda: self._coordinators,
+            (vertex.vertex_id for vertex in stream_sources_of(self._graph)),
+            self._slots.kept_parts,
+            new_restart_strategy(job_master_restart_strategy(configuration)),
+            self._replaced,
+        )
         self._deployer = TaskDeployer(
             self,
             self._task_executors,
@@ -202,7 +214,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             self._graph,
             services,
             spark_driver_factory,
-            restored=lambda: self._sources.restored,
+            beginning=self._sources.beginning,
             on_replaced=self._replaced,
         )
         self._coordinators = CoordinatorRunner(
@@ -555,6 +567,11 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     async def coordinator_told(self, coordinator: CoordinatorID, event: CoordinatorEvent) -> None:
         self._when_decided(lambda: self._scheduler.coordinator_told(coordinator, event, self._now))
 
+    async def keep_part(self, coordinator: CoordinatorID, part: KeptPart) -> None:
+        if not self._reconciliation.is_decided:
+            raise CoordinatorReplacedError("it is not known yet what goes on")
+        await self._sources.keep(coordinator, part)
+
     # --- for clients, through the Dispatcher ------------------------------------------------------
 
     async def request_job_status(self) -> JobStatus:
@@ -623,16 +640,17 @@ class _CoordinatorEvents(CoordinatorListener):
     def coordinator_started(self, coordinator: CoordinatorID, address: str) -> None:
         now = self._clock.monotonic()
         if coordinator.kind is CoordinatorKind.SOURCE_ENUMERATORS:
-            owner = self._job_master.fencing_token
-            place = SourceCoordinatorPlace(coordinator.attempt_number, owner, address)
+            place = SourceCoordinatorPlace(coordinator.attempt_number, self._sources.owner, address)
             self._apply(self._scheduler.source_coordinator_is_at(place, now))
         self._sources.started(coordinator)
         self._apply(self._scheduler.coordinator_started(coordinator, now))
 
     def coordinator_lost(self, coordinator: CoordinatorID, cause: str) -> None:
-        self._sources.gone(coordinator, cause)
         now = self._clock.monotonic()
-        self._apply(self._scheduler.coordinator_lost(coordinator, cause, now))
+        is_of_sources = coordinator.kind is CoordinatorKind.SOURCE_ENUMERATORS
+        goes_on = is_of_sources and self._sources.may_go_on(now)
+        self._sources.gone(coordinator, cause, goes_on=goes_on)
+        self._apply(self._scheduler.coordinator_lost(coordinator, cause, now, goes_on=goes_on))
 
     def coordinator_stopped(self, coordinator: CoordinatorID) -> None:
         self._sources.gone(coordinator, "it was stopped")

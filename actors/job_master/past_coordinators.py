@@ -16,7 +16,6 @@ from flinkray.actors.gateways.stream_coordinator import (
 from flinkray.core.errors import FlinkRayError, RpcError
 from flinkray.core.ids import JobID, JobMasterId
 from flinkray.rpc import FencedRpcEndpoint
-from flinkray.rpc.spec import split_address
 from flinkray.scheduler.job.coordinator_events import CoordinatorID
 from flinkray.scheduler.shared.taking_over import JobNotes, SourceCoordinatorPlace
 
@@ -60,10 +59,12 @@ class PastCoordinators:
         if found is None:
             return None
         connected, adopted = found
-        if adopted.coordinator.attempt_number != place.attempt_number:
-            log.warning("job %s: %s is not the noted one", self._job_id, adopted.coordinator)
-            return None
-        known = replace(place, restores=adopted.restores, has_readers=adopted.has_readers)
+        known = replace(
+            place,
+            attempt_number=adopted.coordinator.attempt_number,
+            restores=adopted.restores,
+            has_readers=adopted.has_readers,
+        )
         return Adopted(adopted.coordinator, known, connected)
 
     async def _adopt(
@@ -106,11 +107,10 @@ class PastCoordinators:
         names = await self._job_master.rpc_service.process_names(prefix)
         return [(name, JobMasterId.from_hex(name.removeprefix(prefix))) for name in names]
 
-    async def end_others(self, adopted: Adopted | None) -> None:
-        """Those that nobody has taken over, and that have no JobMaster which lives, end."""
-        kept = None if adopted is None else split_address(adopted.place.address)[0]
+    async def end_others(self, kept: JobMasterId) -> None:
+        """Those that have no JobMaster which lives end, but for the one of that owner."""
         for name, owner in await self._all():
-            if name != kept and owner != self._job_master.fencing_token:
+            if owner not in (kept, self._job_master.fencing_token):
                 await self._end(name, owner)
 
     async def _end(self, name: str, owner: JobMasterId) -> None:

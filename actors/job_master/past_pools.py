@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from flinkray.actors.gateways import SlotPoolGateway
 from flinkray.actors.gateways.job_processes import slot_pools_of_job
+from flinkray.actors.gateways.stream_coordinator import KeptPart
+from flinkray.actors.job_master.kept_parts import latest_parts
 from flinkray.core.errors import FlinkRayError, RpcError
 from flinkray.core.ids import AllocationID, JobID, JobMasterId
 from flinkray.rpc import FencedRpcEndpoint
@@ -29,6 +31,8 @@ class Left:
     """None: nothing can be taken over."""
     finished: tuple[FinishedTask, ...] = ()
     """Of the execution graph of the notes."""
+    parts: tuple[KeptPart, ...] = ()
+    """The last that the coordinator of the sources knew of each."""
 
 
 class PastPools:
@@ -39,6 +43,7 @@ class PastPools:
         self._job_id = job_id
         self._of_no_use: list[str] = []
         """When our pool knows what they knew."""
+        self._ended: asyncio.Future[None] = job_master.rpc_service.loop.create_future()
 
     async def ask(self) -> Left:
         """All of them, by one round: who does not answer has left nothing."""
@@ -58,6 +63,7 @@ class PastPools:
             finished: list[FinishedTask] = []
             while len(finished) < left.finished:
                 finished += await pool.hand_over_finished(token, len(finished))
+            parts = [await pool.hand_over_part(token, number) for number in range(left.parts)]
         except FlinkRayError as error:  # what is required is taken all the same when it is offered
             log.info("job %s: %s hands over nothing: %s", self._job_id, name, error)
             if isinstance(error, RpcError):  # what it knows must not come up again later
@@ -66,14 +72,21 @@ class PastPools:
         self._of_no_use.append(name)
         places = (task.slot.location for task in finished)
         task_executors = tuple(dict.fromkeys((*left.task_executors, *places)))
-        return Left(left.allocations, task_executors, left.notes, tuple(finished))
+        return Left(left.allocations, task_executors, left.notes, tuple(finished), tuple(parts))
 
     def end(self) -> None:
         """Begin: what they knew is known elsewhere by now."""
         names, self._of_no_use = self._of_no_use, []
-        for name in names:
-            kill = self._job_master.rpc_service.kill(name)
-            self._job_master.create_task(kill, name=f"end {name}")
+        self._job_master.create_task(self._end(names), name="end past SlotPools")
+
+    async def _end(self, names: list[str]) -> None:
+        await asyncio.gather(*map(self._job_master.rpc_service.kill, names))
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    async def ended(self) -> None:
+        """Return when nobody is there any more who would hand over what does not count."""
+        await asyncio.shield(self._ended)
 
 
 def _together(left: list[Left]) -> Left:
@@ -90,6 +103,7 @@ def _together(left: list[Left]) -> Left:
         tuple(dict.fromkeys(place for one in left for place in one.task_executors)),
         None if latest is None else latest.notes,
         () if latest is None else tuple(f for one in with_notes for f in one.finished),
+        tuple(latest_parts(part for one in left for part in one.parts).values()),
     )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from flinkray.actors.gateways import SlotPoolGateway
 from flinkray.actors.gateways.messages import JobMasterArguments, SlotPoolArguments
+from flinkray.actors.job_master.kept_parts import KeptParts
 from flinkray.actors.job_master.leaders import JobMasterLeaders
 from flinkray.actors.job_master.notes import NotesForSuccessor
 from flinkray.actors.job_master.past_pools import Left, PastPools
@@ -71,8 +72,10 @@ class JobMasterSlots:
         heartbeat: HeartbeatSettings,
         *,
         apply: Callable[[list[act.JobSchedulerAction]], None],
+        is_certain: Callable[[], Awaitable[bool]],
     ) -> None:
-        """*ledger*: of the job's slots, kept here.  *apply* carries out what follows."""
+        """*ledger*: of the job's slots, kept here.  *apply* carries out what follows.
+        *is_certain*: whether this JobMaster leads."""
         self._job_master = job_master
         self._graph = arguments.job_graph
         self._scheduler = scheduler
@@ -97,6 +100,8 @@ class JobMasterSlots:
         """By the pools of past JobMasters."""
         self._past = PastPools(job_master, arguments.job_graph.job_id)
         self.notes = NotesForSuccessor(job_master, self.pool.tell)
+        self.kept_parts = KeptParts(job_master, self.pool.tell, self._is_found_by_successor)
+        self._is_certain = is_certain
         self._offers_in_flight: Counter[ResourceID] = Counter()
         self._is_restarting = False
         """As the SlotPool was told last."""
@@ -114,7 +119,14 @@ class JobMasterSlots:
         expect when TaskExecutors offer it."""
         left = await self._past.ask()
         self._handed_over = left.allocations
+        self.kept_parts.adopt(left.parts)
         return left
+
+    async def _is_found_by_successor(self) -> bool:
+        """Whether the next JobMaster asks our present pool, and none before it."""
+        if self._has_predecessors:
+            await self._past.ended()
+        return await self._is_certain()
 
     async def _expect(self, pool: SlotPoolGateway) -> None:
         await pool.expect_slots(self._handed_over)
@@ -204,7 +216,8 @@ class JobMasterSlots:
         slots = tuple(self.ledger.restored())
         steps = range(0, len(slots) if is_first else max(1, len(slots)), _SLOTS_PER_MESSAGE)
         restored = [partial(_restore, slots[n : n + _SLOTS_PER_MESSAGE]) for n in steps]
-        self.pool.restore([*self.notes.for_next_pool(), *restored])
+        kept = [*self.notes.for_next_pool(), *self.kept_parts.for_next_pool()]
+        self.pool.restore([*kept, *restored])
         if self._has_predecessors:
             self.pool.tell(self._expect)
         for wanted in self.ledger.pending():

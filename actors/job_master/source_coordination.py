@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 from flinkray.actors.coordinators.runner import CoordinatorRunner
+from flinkray.actors.coordinators.stream_coordinator_process import SourcesBeginning
 from flinkray.actors.gateways.stream_coordinator import (
     CoordinatorReplacedError,
     CoordinatorSnapshot,
+    KeptPart,
     RestoredCoordinators,
     StreamCoordinatorGateway,
 )
-from flinkray.core.errors import FlinkRayError, RpcConnectionError
-from flinkray.core.ids import JobMasterId
+from flinkray.actors.job_master.kept_parts import KeptParts
+from flinkray.core.errors import FlinkRayError, RpcConnectionError, RpcError
+from flinkray.core.ids import JobMasterId, JobVertexID
 from flinkray.rpc import FencedRpcEndpoint
 from flinkray.scheduler.checkpoints.actions import RestoreCoordinators, SnapshotCoordinators
+from flinkray.scheduler.execution.restart_strategy import RestartBackoffTimeStrategy
 from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.coordinator_events import CoordinatorID, CoordinatorKind
 from flinkray.scheduler.job.job_scheduler_actions import OrderCoordinators, ResetSubtasks
@@ -28,6 +32,9 @@ log = logging.getLogger(__name__)
 Call = Callable[[StreamCoordinatorGateway], Awaitable[None]]
 Tell = Callable[[t.CheckpointEvent], None]
 
+_RETRY_DELAY = 0.1
+"""Seconds until an order is given again that was not answered."""
+
 
 @dataclass
 class _Waiting:
@@ -36,23 +43,44 @@ class _Waiting:
     """The process is gone, or has not done it."""
     is_needed: bool = False
     """Without it the process is of no use."""
+    may_be_repeated: bool = True
+    """When it is not known whether it was done."""
 
 
 class SourceCoordination:
-    """One call at a time, in the order of the decisions, and all to one process: with that, what
-    waits for it is given up, since all sources are restored then.
+    """One call at a time, in the order of the decisions.
 
-    A process is started with what coordinators were restored to last.
+    A process that dies is replaced by one that goes on from what was kept of it, and is given the
+    orders that it had not answered, if it is known that readers know no more
+    (``docs/design/0061-coordinators-that-die.md``).  Else what waits for it is given up, since all
+    sources are restored then: the next process is started with what they were restored to last.
     """
 
     def __init__(
         self,
         job_master: FencedRpcEndpoint[JobMasterId],
         runner: Callable[[], CoordinatorRunner],
+        sources: Iterable[JobVertexID],
+        kept: KeptParts,
+        deaths: RestartBackoffTimeStrategy,
         on_replaced: Callable[[str], None],
     ) -> None:
-        """*on_replaced* is called with the reason when another JobMaster has the process."""
+        """*sources*: the vertices that read them.  *deaths* says whether a process that has died
+        may be replaced.  *on_replaced* is called with the reason when another JobMaster has it."""
         self._on_replaced = on_replaced
+        self._sources = frozenset(sources)
+        self._kept = kept
+        self._deaths = deaths
+        self._restores = 0
+        self._unknown: frozenset[JobVertexID | None] = frozenset()
+        """Sources of which readers may know more than is kept."""
+        self._expected: CoordinatorID | None = None
+        """The last that was started, or taken over."""
+        self._has_run = False
+        self._goes_on = False
+        """Whether the next process goes on from what is kept."""
+        self._present: _Waiting | None = None
+        """What the process is being told."""
         self._job_master = job_master
         self._runner = runner
         self._restored: RestoredCoordinators | None = None
@@ -67,36 +95,82 @@ class SourceCoordination:
         """The JobMaster that has started the process, or would start it."""
         return self._owner
 
-    @property
-    def restored(self) -> RestoredCoordinators | None:
-        """What a process that is started now begins with; None: anew."""
-        return self._restored
-
     # --- the process ------------------------------------------------------------------------------
+
+    def beginning(self, coordinator: CoordinatorID) -> SourcesBeginning:
+        """What this attempt begins with, which is about to be started."""
+        kept: tuple[KeptPart, ...] = ()
+        restores = 0
+        if self._goes_on:
+            kept, restores = self._kept.of(self._restores), self._restores
+        self._expected, self._goes_on = coordinator, False
+        return SourcesBeginning(self._owner, restores, self._restored, kept)
 
     def started(self, coordinator: CoordinatorID) -> None:
         """It is there."""
         if coordinator.kind is CoordinatorKind.SOURCE_ENUMERATORS:
-            self._process = coordinator
+            self._process, self._has_run = coordinator, True
             self._call_next()
 
-    def adopted(self, coordinator: CoordinatorID, owner: JobMasterId) -> None:
-        """One that an earlier JobMaster, *owner*, has started takes our orders."""
-        self._owner = owner
-        self.started(coordinator)
+    def adopted(
+        self, coordinator: CoordinatorID, owner: JobMasterId, restores: int, *, is_known: bool
+    ) -> None:
+        """One that an earlier JobMaster, *owner*, has started takes our orders, or would if it had
+        not died.  *is_known*: whether what was kept of a source, if anything was, is all that
+        readers know of it."""
+        self._owner, self._restores, self._expected = owner, restores, coordinator
+        self._has_run = True
+        parts = self._kept.of(restores) if is_known else ()
+        self._unknown = self._sources - {part.vertex_id for part in parts}
 
-    def gone(self, coordinator: CoordinatorID, cause: str) -> None:
-        """It is there no more, or will not come."""
+    def gone(self, coordinator: CoordinatorID, cause: str, *, goes_on: bool = False) -> None:
+        """It is there no more, or will not come.  *goes_on*: another one takes its place."""
         if coordinator.kind is not CoordinatorKind.SOURCE_ENUMERATORS:
             return
-        self._process = None
-        self._owner = self._job_master.fencing_token
+        self._process, self._goes_on = None, goes_on
+        present, self._present = self._present, None
         if self._calling is not None:
             self._calling.cancel()
             self._calling = None
+        if goes_on:
+            if present is not None and present.may_be_repeated:
+                self._waiting.appendleft(present)
+            elif present is not None:
+                present.given_up(cause)
+            return
+        self._owner = self._job_master.fencing_token
+        self._unknown = frozenset()
         waiting, self._waiting = self._waiting, deque()
         for one in waiting:
             one.given_up(cause)
+
+    # --- what is kept of it -----------------------------------------------------------------------
+
+    async def keep(self, coordinator: CoordinatorID, part: KeptPart) -> None:
+        """See :meth:`JobMasterGateway.keep_part`."""
+        if coordinator != self._expected:
+            raise CoordinatorReplacedError(f"{coordinator} is not the one that is there now")
+        if part.restores == self._restores:
+            self._unknown -= {part.vertex_id}
+        await self._kept.keep(part)
+
+    @property
+    def has_readers(self) -> bool:
+        """Whether any task is known to have asked for splits since the last restore."""
+        parts = self._kept.of(self._restores)
+        return any(part.progress is not None and part.progress.readers for part in parts)
+
+    def may_go_on(self, now: float) -> bool:
+        """Whether another process can take the place of one that has died just now: everything
+        that readers know is kept, and such deaths are rare."""
+        parts = self._kept.of(self._restores)
+        is_known = not self._unknown and all(
+            part.progress is not None for part in parts if part.vertex_id is not None
+        )
+        if not is_known or not self._has_run:
+            return False
+        self._deaths.notify_failure(now)
+        return self._deaths.can_restart()
 
     # --- orders -----------------------------------------------------------------------------------
 
@@ -115,13 +189,14 @@ class SourceCoordination:
             for operator in action.operators:
                 tell(t.CoordinatorCheckpointed(action.checkpoint_id, operator, states[operator]))
 
-        self._add(_Waiting(call, failed))
+        self._add(_Waiting(call, failed, may_be_repeated=False))
 
     def restore(self, action: RestoreCoordinators) -> None:
         """All go back to a checkpoint, or to their beginning."""
         states = tuple(CoordinatorSnapshot(*item) for item in action.states.items())
         restored = RestoredCoordinators(action.restores, action.checkpoint_id or 0, states)
-        self._restored = restored
+        self._restored, self._restores = restored, action.restores
+        self._unknown = frozenset()
         token = self._job_master.fencing_token
         self._add(_Waiting(lambda process: process.restore(token, restored), is_needed=True))
 
@@ -148,8 +223,9 @@ class SourceCoordination:
 
     def _call_next(self) -> None:
         if self._process is not None and self._calling is None and self._waiting:
+            self._present = self._waiting.popleft()
             self._calling = self._job_master.create_task(
-                self._call(self._process, self._waiting.popleft()), "call the sources' coordinator"
+                self._call(self._process, self._present), "call the sources' coordinator"
             )
 
     async def _call(self, coordinator: CoordinatorID, waiting: _Waiting) -> None:
@@ -160,10 +236,15 @@ class SourceCoordination:
             self._on_replaced(str(error))
         except FlinkRayError as error:
             log.warning("%s: %s", coordinator, error)
-            waiting.given_up(str(error))
-            if waiting.is_needed:
-                self._runner().give_up(coordinator, f"it did not go back to a checkpoint: {error}")
-        self._calling = None
+            if isinstance(error, RpcError) and waiting.may_be_repeated:
+                await self._job_master.rpc_service.pause(_RETRY_DELAY)
+                self._waiting.appendleft(waiting)
+            else:
+                waiting.given_up(str(error))
+                if waiting.is_needed:
+                    cause = f"it did not go back to a checkpoint: {error}"
+                    self._runner().give_up(coordinator, cause)
+        self._calling = self._present = None
         self._call_next()
 
     async def _connected(self, coordinator: CoordinatorID) -> StreamCoordinatorGateway:

@@ -25,10 +25,16 @@ from flinkray.core.ids import ExecutionAttemptID, JobMasterId
 from flinkray.rpc import FencedRpcEndpoint
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
 from flinkray.scheduler.graph.job_graph import STREAM, JobGraph
+from flinkray.scheduler.job.coordinator_events import CoordinatorID, CoordinatorKind
 from flinkray.scheduler.job.job_scheduler import JobScheduler
 from flinkray.scheduler.job.job_scheduler_actions import JobSchedulerAction, ResetSubtasks
 from flinkray.scheduler.shared.failure import Failure
-from flinkray.scheduler.shared.taking_over import JobNotes, ReportedTask, TaskExecutorReport
+from flinkray.scheduler.shared.taking_over import (
+    JobNotes,
+    ReportedTask,
+    SourceCoordinatorPlace,
+    TaskExecutorReport,
+)
 from flinkray.scheduler.shared.tasks import VertexInformation, attempt_of
 
 log = logging.getLogger(__name__)
@@ -95,6 +101,7 @@ class TakingOver:
             steps.timed("checkpoints", self._recovered(recover)), "recover the checkpoints"
         )
         left = await steps.timed("SlotPools", self._slots.left_by_past_job_masters())
+        has_pool = left.notes is not None
         if left.notes is None and self._graph.has_stream_sources:
             notes = await steps.timed("notes", self._past_coordinators.notes(self._patience))
             left = replace(left, notes=notes)
@@ -106,10 +113,10 @@ class TakingOver:
             await steps.timed("reports", self._reconciliation.all_reported(places, patience))
         adopted, begun = await adopting, await recovering
         if begun is not None:
-            self._decide(left, adopted, begun)
+            self._decide(left, adopted, begun, has_pool=has_pool)
         log.info("job %s: %s, after %s", self._graph.job_id, self._scheduler.status.name, steps)
         self._reconciliation.is_over()
-        ending = self._past_coordinators.end_others(adopted)
+        ending = self._past_coordinators.end_others(self._sources.owner)
         self._job_master.create_task(ending, "end past coordinators")
         return begun is not None
 
@@ -137,24 +144,58 @@ class TakingOver:
 
     # --- the decision -----------------------------------------------------------------------------
 
-    def _decide(self, left: Left, adopted: Adopted | None, begun: dict[int, str]) -> None:
-        notes = left.notes
-        if notes is not None:
-            notes = replace(notes, source_coordinator=None if adopted is None else adopted.place)
+    def _decide(
+        self, left: Left, adopted: Adopted | None, begun: dict[int, str], *, has_pool: bool
+    ) -> None:
+        """*has_pool*: the notes are a SlotPool's, and with them all that was kept."""
+        notes, dead = left.notes, None
         if adopted is not None:
-            self._coordinators.adopted(
-                adopted.coordinator, adopted.place.address, adopted.connected
-            )
-            self._sources.adopted(adopted.coordinator, adopted.place.owner)
+            place: SourceCoordinatorPlace | None = adopted.place
+            self._adopt(adopted, is_known=has_pool)
+        else:
+            dead = self._dead(notes) if notes is not None and has_pool else None
+            place = None if dead is None else dead[1]
+        if notes is not None:
+            notes = replace(notes, source_coordinator=place)
         reports = self._reconciliation.reports
         actions = self._scheduler.take_over(notes, left.finished, reports, self._now, begun)
         for report in reports:
             self._deployer.adopted(report.location.resource_id, self._that_go_on(report))
-        if adopted is not None:
+        if notes is None or self._scheduler.graph_id != notes.graph_id:
+            self._slots.kept_parts.forget()
+            if dead is not None:
+                self._sources.gone(dead[0], "the job begins anew")
+                dead = None
+        elif notes.source_coordinator is not None:
             for reset in self._resets(reports):
                 self._sources.reset(reset)
         self._apply(actions)
+        if dead is not None:
+            cause = "it died with its JobMaster"
+            self._sources.gone(dead[0], cause, goes_on=True)
+            self._apply(self._scheduler.coordinator_lost(dead[0], cause, self._now, goes_on=True))
         self._slots.count()
+
+    def _adopt(self, adopted: Adopted, *, is_known: bool) -> None:
+        coordinator, place = adopted.coordinator, adopted.place
+        self._coordinators.adopted(coordinator, place.address, adopted.connected)
+        restores = place.restores or 0
+        self._sources.adopted(coordinator, place.owner, restores, is_known=is_known)
+        self._sources.started(coordinator)
+
+    def _dead(self, notes: JobNotes) -> tuple[CoordinatorID, SourceCoordinatorPlace] | None:
+        """The coordinator of the sources that has died with its JobMaster, if another one can take
+        its place."""
+        place = notes.source_coordinator
+        if place is None:
+            return None
+        coordinator = CoordinatorID(CoordinatorKind.SOURCE_ENUMERATORS, None, place.attempt_number)
+        self._sources.adopted(coordinator, place.owner, notes.restores, is_known=True)
+        if not self._sources.may_go_on(self._now):
+            self._sources.gone(coordinator, "nobody knows how far sources are")
+            return None
+        has_readers = self._sources.has_readers
+        return coordinator, replace(place, restores=notes.restores, has_readers=has_readers)
 
     def _that_go_on(self, report: TaskExecutorReport) -> Iterator[ExecutionAttemptID]:
         return (attempt_id for attempt_id, _, _ in _running(report) if self._goes_on(attempt_id))

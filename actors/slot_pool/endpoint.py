@@ -19,6 +19,7 @@ from flinkray.actors.gateways import (
 )
 from flinkray.actors.gateways.messages import SlotPoolArguments
 from flinkray.actors.gateways.slot_pool import HandedOver
+from flinkray.actors.gateways.stream_coordinator import KeptPart
 from flinkray.actors.shared.job_master_watch import JobMasterWatch
 from flinkray.actors.shared.settings import apply_rpc_settings
 from flinkray.actors.slot_pool.kept_notes import KeptNotes
@@ -156,6 +157,10 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
         self._refuse_as_orphan()
         self._notes.note_finished(finished)
 
+    async def keep_part(self, part: KeptPart) -> None:
+        self._refuse_as_orphan()
+        self._notes.keep_part(part)
+
     async def hand_over(self, successor: JobMasterId) -> HandedOver:
         left = await self._left_to(successor)
         log.info("job %s: JobMaster %s takes over", self._job_id, successor)
@@ -166,6 +171,10 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
     ) -> tuple[FinishedTask, ...]:
         await self._left_to(successor)
         return self._notes.finished[first : first + _FINISHED_PER_MESSAGE]
+
+    async def hand_over_part(self, successor: JobMasterId, number: int) -> KeptPart:
+        await self._left_to(successor)
+        return self._notes.parts[number]
 
     async def _left_to(self, successor: JobMasterId) -> HandedOver:
         await self._watch.look()
@@ -185,6 +194,7 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
             tuple(dict.fromkeys(slot.location for slot in self._pool.slots)),
             self._notes.notes,
             len(self._notes.finished),
+            len(self._notes.parts),
         )
         log.warning(
             "job %s: its JobMaster is gone (%s); %d slots are left to the next one",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from flinkray.core.ids import ExecutionVertexID
+from flinkray.actors.gateways.stream_coordinator import KeptPart
+from flinkray.core.ids import ExecutionVertexID, JobVertexID
 from flinkray.scheduler.shared.taking_over import FinishedTask, JobNotes
 
 
@@ -14,6 +15,18 @@ class KeptNotes:
     def __init__(self) -> None:
         self.notes: JobNotes | None = None
         self._finished: dict[ExecutionVertexID, FinishedTask] = {}
+        self._parts: dict[JobVertexID | None, KeptPart] = {}
+
+    @property
+    def parts(self) -> tuple[KeptPart, ...]:
+        """The last that the coordinator of the sources knew of each."""
+        return tuple(self._parts.values())
+
+    def keep_part(self, part: KeptPart) -> None:
+        """It replaces an earlier one."""
+        known = self._parts.get(part.vertex_id)
+        if known is None or known.age < part.age:
+            self._parts[part.vertex_id] = part
 
     @property
     def finished(self) -> tuple[FinishedTask, ...]:

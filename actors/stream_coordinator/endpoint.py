@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 
 from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.gateways.stream_coordinator import (
@@ -17,6 +18,7 @@ from flinkray.actors.gateways.stream_coordinator import (
     CollectorPlace,
     CoordinatorReplacedError,
     CoordinatorSnapshot,
+    KeptPart,
     PrintedPart,
     PrintedText,
     ReaderProgress,
@@ -51,10 +53,17 @@ from flinkray.spark.user_code import load_function
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.sources.enumerator_state import EnumeratorState
 from flinkray.streaming.sources.source import Source
+from flinkray.streaming.sources.source_progress import SourceProgress
 from flinkray.streaming.sources.spark import SparkSource
 from flinkray.streaming.time.watermark_alignment import AlignmentGroups
 
 log = logging.getLogger(__name__)
+
+_FIRST_PAUSE = 0.02
+_LONGEST_PAUSE = 0.5
+"""Seconds until the JobMaster is asked again to keep something, doubled each time."""
+_KEPT_SHARE = 2
+"""How far one source is fits so many times into a message, or is not kept."""
 
 
 def create_stream_coordinator(
@@ -72,11 +81,13 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         self._job_id = arguments.job_id
         if rpc_service.has_own_process:
             note_output(arguments.job_id, rpc_service.process_name)
-        self._owner = arguments.job_master_id
+        self._owner = arguments.owner
         """By whose id tasks know it."""
         self._leader = arguments.job_master_id
         """Whose orders it takes."""
         self._leader_address = arguments.listener_address
+        self._keeper: JobMasterGateway | None = None
+        """The leader, when it is known where it is."""
         self._watch: JobMasterWatch | None = None
         """Of the leader; None: it is lost, or nobody has been found at its address yet."""
         self._takeover_timeout = arguments.takeover_timeout
@@ -86,7 +97,10 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         """One at a time: those of the last leader, then those of the next."""
         self._vertices = {vertex.vertex_id: vertex for vertex in arguments.vertices}
         self._restored = arguments.restored
-        self._restores = 0
+        self._kept = {part.vertex_id: part for part in arguments.kept}
+        """What it begins with."""
+        self._version = max((part.version for part in arguments.kept), default=0)
+        self._restores = 0 if arguments.restored is not None else arguments.restores
         self._restored_now: asyncio.Future[None] = rpc_service.loop.create_future()
         """Of what readers wait for that belong to a later restore."""
         self._hosts: dict[JobVertexID, SourceHost] = {}
@@ -95,7 +109,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         self._storage_dir = arguments.storage_dir
         self._files = JobFiles(rpc_service, arguments.cluster_id)
         self._alignment = AlignmentGroups()
-        self._attempts: dict[str, int] = {}
+        self._attempts = dict(_attempts(arguments.kept))
         """Of source tasks, the latest that was heard of."""
         self._coordinator = arguments.coordinator
         self._failure: CoordinatorFailure | None = None
@@ -110,6 +124,9 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
             self._make_hosts({}, 0)
         else:
             await self._restore(self._restored)
+        results = self._kept.get(None)
+        self._place = None if results is None else results.place
+        self._kept.clear()
         self.create_task(self._watch_leader(self._leader), "watch the JobMaster")
 
     async def on_stop(self) -> None:
@@ -136,7 +153,12 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
             await self._refuse_while_led(job_master_id)
             log.info("%s goes on under JobMaster %s", self.address, job_master_id)
             self._leader, self._leader_address = job_master_id, listener_address
+            self._keeper = None
             self._begin_to_watch()
+            for host in self._hosts.values():
+                host.keep_again()
+            if self._place is not None:
+                self.create_task(self._keep_place(self._place), "keep where results are")
             if self._failure is not None:
                 self.create_task(self._report(self._failure), "report a failure")
         has_readers = bool(self._attempts)
@@ -192,6 +214,52 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         log.warning("%s ends: no JobMaster has adopted it", self.address)
         self.close()
 
+    # --- what others keep -------------------------------------------------------------------------
+
+    async def _keep_source(
+        self, vertex_id: JobVertexID, restores: int, progress: SourceProgress | None
+    ) -> bool:
+        """See :class:`SourceHost`."""
+        name = self._vertices[vertex_id].name
+        if progress is None:
+            log.warning(
+                "%s: nobody else knows how far it is. If this process dies, the job begins from "
+                "its last checkpoint",
+                name,
+            )
+        elif (size := _size(progress)) > self.rpc_service.max_frame_size // _KEPT_SHARE:
+            log.warning("%s: to say how far it is takes %d bytes, too many", name, size)
+            return False
+        self._version += 1
+        await self._keep(KeptPart(vertex_id, restores, self._version, progress))
+        return True
+
+    async def _keep_place(self, place: CollectorPlace) -> None:
+        self._version += 1
+        await self._keep(KeptPart(None, self._restores, self._version, place=place))
+
+    async def _keep(self, part: KeptPart) -> None:
+        """Have the JobMaster keep it; while there is none this waits for the next one."""
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                if self._keeper is None:
+                    self._keeper = await self.connect(
+                        self._leader_address, JobMasterGateway, self._leader
+                    )
+                await self._keeper.keep_part(self._coordinator, part)
+                return
+            except FlinkRayError as error:
+                log.info("%s: nobody keeps what it knows yet: %s", self.address, error)
+                self._keeper = None
+            await self.rpc_service.pause(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def _all_kept(self) -> None:
+        """Whoever has given an order may give it again to the next coordinator until then."""
+        for host in self._hosts.values():
+            await host.kept()
+
     def _refuse_other_leaders(self, job_master_id: JobMasterId) -> None:
         if job_master_id != self._leader:
             raise CoordinatorReplacedError(
@@ -226,6 +294,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
                 if state is not None:
                     location = await self.rpc_service.run_blocking(_written, state, directory)
                 snapshots.append(CoordinatorSnapshot(vertex.operator_id, location))
+            await self._all_kept()
             return tuple(snapshots)
 
     async def restore(self, job_master_id: JobMasterId, restored: RestoredCoordinators) -> None:
@@ -243,10 +312,10 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         for host in self._hosts.values():
             self._replaced.append(host)
             self.create_task(host.close(), "close the enumerator before")
+        self._restores = restored.restores
         self._make_hosts(states, restored.checkpoint_id)
         self._alignment = AlignmentGroups()
         self._attempts.clear()
-        self._restores = restored.restores
         self._restored_now.set_result(None)
         self._restored_now = self.rpc_service.loop.create_future()
 
@@ -267,6 +336,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
             for vertex_id, vertex in self._vertices.items():
                 for subtask, attempt in subtasks.get(vertex.operator_id, ()):
                     await self._hosts[vertex_id].reset_subtask(subtask, attempt, checkpoint_id)
+            await self._all_kept()
 
     async def checkpoint_ended(
         self, job_master_id: JobMasterId, order: CheckpointCompleted | CheckpointAborted
@@ -279,6 +349,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
                 else:
                     await host.checkpoint_completed(order.latest_completed)
                     host.checkpoint_aborted(order.checkpoint_id)
+            await self._all_kept()
 
     async def _is_of_the_present(self, reader: ReaderProgress) -> bool:
         """Whether the reader belongs to what sources were restored to last; one that belongs to
@@ -309,7 +380,18 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
                 source.locate(published_location(storage, self._job_id, stage))
             return source
 
-        return SourceHost(self, vertex.name, load, self._failed, state, checkpoint_id)
+        kept = self._kept.get(vertex.vertex_id)
+        is_present = kept is not None and kept.restores == self._restores
+        return SourceHost(
+            self,
+            vertex.name,
+            load,
+            self._failed,
+            partial(self._keep_source, vertex.vertex_id, self._restores),
+            state,
+            checkpoint_id,
+            kept.progress if kept is not None and is_present else None,
+        )
 
     def _failed(self, error: FlinkRayError) -> None:
         """The first failure is told; the job begins anew then, with another coordinator."""
@@ -362,6 +444,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         self._place = place
         self._place_changed.set_result(None)
         self._place_changed = self.rpc_service.loop.create_future()
+        await self._keep_place(place)
 
     async def report_watermark(
         self, job_master_id: JobMasterId, group: str, member: str, watermark: int
@@ -391,6 +474,24 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
 def _is_of_earlier_attempt(place: CollectorPlace, known: CollectorPlace) -> bool:
     one, other = place.partition.partition, known.partition.partition
     return one.graph_id == other.graph_id and one.attempt_number < other.attempt_number
+
+
+def _attempts(kept: Iterable[KeptPart]) -> Iterator[tuple[str, int]]:
+    for part in kept:
+        if part.vertex_id is not None and part.progress is not None:
+            for reader in part.progress.readers:
+                if reader.attempt is not None:
+                    yield alignment_name(part.vertex_id, reader.subtask), reader.attempt
+
+
+def _size(progress: SourceProgress) -> int:
+    """Bytes, about."""
+    state = progress.enumerator
+    of_readers = (
+        sum(map(len, reader.events)) + sum(len(one.split) for one in reader.assigned)
+        for reader in progress.readers
+    )
+    return (0 if state is None else len(state.data)) + sum(of_readers)
 
 
 def _written(state: EnumeratorState, directory: str) -> StateLocation:

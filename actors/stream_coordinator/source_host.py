@@ -1,8 +1,13 @@
-"""One source in the coordinator's process: its enumerator runs in threads, one call at a time."""
+"""One source in the coordinator's process: its enumerator runs in threads, one call at a time.
+
+What changes is kept outside of the process, and readers are told what is kept.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import pickle
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
@@ -20,7 +25,10 @@ from flinkray.streaming.sources.coordinator import (
 )
 from flinkray.streaming.sources.enumerator_state import EnumeratorState
 from flinkray.streaming.sources.source import Source
+from flinkray.streaming.sources.source_progress import SourceProgress
 from flinkray.streaming.time.waiting_clock import WaitingSystemClock
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -38,18 +46,37 @@ class SourceHost:
         name: str,
         load: Callable[[str | None], Awaitable[Source[object]]],
         on_failed: Callable[[FlinkRayError], None],
+        keep: Callable[[SourceProgress | None], Awaitable[bool]],
         state: EnumeratorState | None = None,
         checkpoint_id: int = 0,
+        progress: SourceProgress | None = None,
     ) -> None:
-        """*load* is given the address of the blob server.  *state*: what the enumerator begins
-        with, of that checkpoint."""
+        """*load* is given the address of the blob server.  *keep* returns when it is kept that the
+        source is so far, or (None) that this is known to nobody else from now on; whether it could
+        be.  *state*: what the enumerator begins with, of that checkpoint; *progress* goes before.
+        """
         self._endpoint = endpoint
         self._name = f"enumerator of {name}"
         self._load = load
         self._on_failed = on_failed
         self._source: Source[object] | None = None
         self._clock = WaitingSystemClock()
-        self._hosted = SourceCoordinator(self._clock, cloud_pickle.dumps, state, checkpoint_id)
+        self._keep = keep
+        self._hosted = SourceCoordinator(
+            self._clock,
+            cloud_pickle.dumps,
+            state,
+            checkpoint_id,
+            decode=pickle.loads,
+            progress=progress,
+            is_kept=True,
+        )
+        self._kept_changes = 0
+        """Up to which they are kept."""
+        self._is_kept = True
+        """Whether they can be."""
+        self._keeping: asyncio.Task[None] | None = None
+        self._awaiting_kept: list[asyncio.Future[None]] = []
         self._calls = asyncio.Lock()
         self._waiting: dict[int, asyncio.Future[None]] = {}
         """Subtasks of which a call waits for news."""
@@ -80,6 +107,7 @@ class SourceHost:
         events = self._hosted.events_before(
             checkpoint_id, reader.subtask_index, reader.attempt_number, reader.position
         )
+        self._changed()
         return _encoded(events or ())
 
     async def _heard(self, reader: ReaderProgress) -> Callable[[], None]:
@@ -90,7 +118,13 @@ class SourceHost:
         def call() -> None:
             if self._hosted.parallelism not in (0, reader.parallelism):
                 self._hosted.close()
-                self._hosted = SourceCoordinator(self._clock, cloud_pickle.dumps)
+                self._hosted = SourceCoordinator(
+                    self._clock,
+                    cloud_pickle.dumps,
+                    decode=pickle.loads,
+                    is_kept=self._is_kept,
+                )
+                self._kept_changes = -1
             if not self._hosted.parallelism:
                 self._hosted.start(source, reader.parallelism)
             self._hosted.heard(
@@ -121,14 +155,70 @@ class SourceHost:
     def checkpoint_aborted(self, checkpoint_id: int) -> None:
         """Nobody goes on from there."""
         self._hosted.checkpoint_aborted(checkpoint_id)
+        self._changed()
         self._notify_all()
 
     async def _asked(self, call: Callable[[], T]) -> T:
         """What user code answers, whose failure concerns who has asked."""
         async with self._calls:
             answer = await call_user_code(self._endpoint.rpc_service, call, self._described)
+        self._changed()
         self._notify_all()
         return answer
+
+    # --- what is kept outside ---------------------------------------------------------------------
+
+    def keep_again(self) -> None:
+        """Whoever has kept it is there no more."""
+        self._kept_changes = -1
+        self._changed()
+
+    async def kept(self) -> None:
+        """Return when all that has changed so far is kept, or cannot be."""
+        if self._keeping is not None:
+            kept = asyncio.get_running_loop().create_future()
+            self._awaiting_kept.append(kept)
+            await kept
+
+    def _changed(self) -> None:
+        """Something may have."""
+        is_new = self._kept_changes != self._hosted.changes
+        if is_new and self._keeping is None and not self._is_closed:
+            self._keeping = self._endpoint.create_task(self._keep_all(), f"keep: {self._name}")
+
+    async def _keep_all(self) -> None:
+        """Many changes at once while one is on its way."""
+        try:
+            while self._kept_changes != self._hosted.changes and not self._is_closed:
+                awaiting, self._awaiting_kept = self._awaiting_kept, []
+                await self._keep_now()
+                self._notify_all()
+                _resolve(awaiting)
+        finally:
+            self._keeping = None
+            awaiting, self._awaiting_kept = self._awaiting_kept, []
+            _resolve(awaiting)
+
+    async def _keep_now(self) -> None:
+        progress = None
+        async with self._calls:
+            hosted, changes = self._hosted, self._hosted.changes
+            if self._is_kept:
+                try:
+                    progress = await call_user_code(
+                        self._endpoint.rpc_service, hosted.progress, self._described
+                    )
+                except FlinkRayError as error:  # that it cannot be stored fails checkpoints only
+                    log.info("how far %s is is kept nowhere else: %s", self._name, error)
+        is_kept = await self._keep(progress)
+        if progress is not None and is_kept:
+            hosted.kept(progress)
+        else:
+            self._is_kept = False
+            if progress is not None:
+                await self._keep(None)
+            hosted.keep_no_more()
+        self._kept_changes = changes if hosted is self._hosted else -1
 
     # --- calls ------------------------------------------------------------------------------------
 
@@ -148,6 +238,7 @@ class SourceHost:
                 self._on_failed(error)
                 await asyncio.get_running_loop().create_future()  # the job begins anew, or ends
             self._plan_discovery(delay)
+        self._changed()
         self._notify_all()
 
     def _notify_all(self) -> None:
@@ -193,6 +284,8 @@ class SourceHost:
         way, unless it has failed."""
         self._is_closed = True
         self._plan_discovery(None)
+        if self._keeping is not None:
+            self._keeping.cancel()
         for subtask in tuple(self._waiting):
             self._wake(subtask)
         if not self._calls.locked():
@@ -207,6 +300,12 @@ def _no_more(call: Callable[[], None]) -> Callable[[], Awaitable[Callable[[], No
         return call
 
     return prepared
+
+
+def _resolve(waiting: list[asyncio.Future[None]]) -> None:
+    for one in waiting:
+        if not one.done():
+            one.set_result(None)
 
 
 def _encoded(events: tuple[object, ...]) -> tuple[bytes, ...]:

@@ -489,10 +489,11 @@ class JobScheduler:
         return self._work_on("coordinator_stopped", now, t.CoordinatorGone(coordinator, "it ended"))
 
     def coordinator_lost(
-        self, coordinator: CoordinatorID, cause: str, now: float
+        self, coordinator: CoordinatorID, cause: str, now: float, *, goes_on: bool = False
     ) -> list[JobSchedulerAction]:
         """It died, or could not be started; its process is there no more."""
-        return self._work_on("coordinator_lost", now, t.CoordinatorGone(coordinator, cause))
+        gone = t.CoordinatorGone(coordinator, cause, goes_on)
+        return self._work_on("coordinator_lost", now, gone)
 
     def coordinator_told(
         self, coordinator: CoordinatorID, event: CoordinatorEvent, now: float

@@ -116,13 +116,16 @@ class OperatorCoordinator(ABC):
         self._enter(CoordinatorState.RUNNING, now)
         return self._on_running(now)
 
-    def gone(self, cause: str, now: float) -> Steps:
-        """Its process is there no more; while it is being stopped that is as good as stopped."""
+    def gone(self, cause: str, now: float, *, goes_on: bool = False) -> Steps:
+        """Its process is there no more; while it is being stopped that is as good as stopped.
+        *goes_on*: another one can take its place."""
         if self.state is CoordinatorState.NONE:
             return ()
         was_wanted = self.is_wanted
         self._enter(CoordinatorState.NONE, now, cause)
-        return self._on_lost(cause, now) if was_wanted else self._on_stopped(now)
+        if not was_wanted:
+            return self._on_stopped(now)
+        return self.start(now) if goes_on else self._on_lost(cause, now)
 
     def told(self, event: CoordinatorEvent, now: float) -> Steps:
         """It has something to say."""
@@ -260,7 +263,9 @@ class OperatorCoordinators:
 
     def gone(self, transition: CoordinatorGone, now: float) -> Steps:
         coordinator = self._current(transition.coordinator)
-        return () if coordinator is None else coordinator.gone(transition.cause, now)
+        if coordinator is None:
+            return ()
+        return coordinator.gone(transition.cause, now, goes_on=transition.goes_on)
 
     def told(self, transition: CoordinatorTold, now: float) -> Steps:
         coordinator = self._current(transition.coordinator)

@@ -15,8 +15,8 @@ from flinkray.scheduler.shared.failure import Failure
 
 
 class SourceEnumerators(JobCoordinator):
-    """One process for all sources.  With it the progress of all of them is lost, so its loss is a
-    failure of the whole job; the next attempt is started with the restart."""
+    """One process for all sources.  If nobody else knows how far they are, its loss is a failure of
+    the whole job; the next attempt is started with the restart."""
 
     def __init__(self, record: JobRecord) -> None:
         super().__init__(CoordinatorKind.SOURCE_ENUMERATORS, "the coordinator of the job's sources")

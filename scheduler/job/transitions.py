@@ -106,6 +106,8 @@ class CoordinatorGone(Transition):
 
     coordinator: CoordinatorID
     cause: str
+    goes_on: bool = False
+    """What it knew is known elsewhere: another one takes its place, and nobody else notices."""
 
 
 @dataclass(frozen=True, slots=True)

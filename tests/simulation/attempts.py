@@ -1,16 +1,17 @@
 """What must hold of the attempts of tasks, whatever becomes of JobMasters.
 
 - No attempt is begun twice.
-- Where only masters die, no task is restarted, but for notes that were lost: the JobMaster has died
-  together with its SlotPool, before the coordinator of the sources had them.  Nobody knows what is
-  to run then.
+- Where only masters die, no task is restarted, but where all have died who knew something: which
+  attempts were deployed (the JobMaster, its SlotPool and the coordinator of the sources), or how
+  far a source is (the same).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from flinkray.core.ids import ExecutionAttemptID, ExecutionGraphID
+from flinkray.actors.gateways.stream_coordinator import KeptPart
+from flinkray.core.ids import ExecutionAttemptID, ExecutionGraphID, JobVertexID
 from flinkray.scheduler.shared.taking_over import JobNotes
 from flinkray.scheduler.shared.tasks import TaskDeployments, VertexInformation, attempt_of
 from flinkray.testing.simulation import Simulation
@@ -39,13 +40,25 @@ class Attempts(CallObserver):
         self._knows: dict[SimulatedProcess, None] = {}
         """Who has these: those that were told, and the JobMaster that has told them."""
         self.notes_were_lost = False
+        self._parts: dict[JobVertexID | None, KeptPart] = {}
+        """The last of each that was sent."""
+        self._keep: dict[JobVertexID | None, dict[SimulatedProcess, None]] = {}
+        """Who has them."""
 
     def process_changed(self, process: SimulatedProcess) -> None:
-        """One has come or gone, or was taken for dead.  A coordinator of sources does not die where
-        only masters do: a JobMaster may end it, and has lost what it knows then."""
-        if process.kind != COORDINATOR and (not process.is_alive or process.is_banished):
-            self._knows.pop(process, None)
-            self._lose_notes()
+        """One has come or gone, or was taken for dead."""
+        if not _can_be_asked(process):
+            self._loses_all(process)
+
+    def _loses_all(self, process: SimulatedProcess) -> None:
+        self._knows.pop(process, None)
+        self._lose_notes()
+        for vertex_id, keepers in self._keep.items():
+            if process in keepers:
+                del keepers[process]
+                if not keepers:
+                    self._simulation.tell("nobody knows any more how far %s is", vertex_id)
+                    self.notes_were_lost = True
 
     def _lose_notes(self) -> None:
         if self._notes is not None and not self._knows and not self.notes_were_lost:
@@ -53,10 +66,29 @@ class Attempts(CallObserver):
             self.notes_were_lost = True
 
     def begins(self, call: ObservedCall) -> None:
-        if call.method == "note" and call.receiver.kind in ("SlotPool", COORDINATOR):
+        everyone = [self._knows, *self._keep.values()]
+        for frozen in {one for them in everyone for one in them if one.is_frozen}:
+            self._loses_all(frozen)
+        if call.method == "keep_part":
+            self._kept(call.arguments[-1], call.sender, call.receiver)
+        elif call.method == "note" and call.receiver.kind in ("SlotPool", COORDINATOR):
             self._noted(call)
         elif call.method == "run_tasks" and call.receiver.kind == "TaskProcess":
             self._run(call.receiver, call.arguments[0])
+
+    def succeeded(self, call: ObservedCall, result: object) -> None:
+        if call.method == "hand_over_part":
+            assert isinstance(result, KeptPart)
+            self._kept(result, call.sender)
+
+    def _kept(self, part: KeptPart, *by: SimulatedProcess) -> None:
+        known = self._parts.get(part.vertex_id)
+        if known is not None and part.age < known.age:
+            return
+        if known != part:
+            self._parts[part.vertex_id] = part
+            self._keep[part.vertex_id] = {}
+        self._keep[part.vertex_id] |= {process: None for process in by if _can_be_asked(process)}
 
     def _noted(self, call: ObservedCall) -> None:
         notes = call.arguments[-1]
@@ -64,9 +96,7 @@ class Attempts(CallObserver):
             self._notes = notes
             self._knows.clear()
         self._knows |= {
-            process: None
-            for process in (call.sender, call.receiver)
-            if process.is_alive and not process.is_banished
+            process: None for process in (call.sender, call.receiver) if _can_be_asked(process)
         }
         self._lose_notes()
 
@@ -86,3 +116,7 @@ class Attempts(CallObserver):
         is_first = attempt_id.attempt_number == 0 and attempt_id.graph_id == self._graph
         if not (is_first or self._may_grow or self.notes_were_lost):
             self._violated(f"{attempt_id} is begun, and nothing but masters has died")
+
+
+def _can_be_asked(process: SimulatedProcess) -> bool:
+    return process.is_alive and not process.is_banished and not process.is_frozen

@@ -10,10 +10,12 @@ from itertools import count
 import pytest
 
 from flinkray.actors.job_master.endpoint import JobMaster
+from flinkray.actors.stream_coordinator.endpoint import StreamCoordinator
 from flinkray.core.errors import RpcConnectionError
 from flinkray.scheduler.checkpoints.messages import AcknowledgeCheckpoint
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import TaskDeployments, TaskExecutionState
+from flinkray.streaming.errors import StreamError
 from flinkray.testing.simulation import Simulation
 from flinkray.testing.simulation.calls import CallObserver, ObservedCall
 from flinkray.testing.simulation.process import SimulatedProcess
@@ -153,25 +155,87 @@ def test_what_runs_is_left_to_the_successor_of_a_job_master_that(how: str) -> No
 
 
 A_TASK = ("TaskProcess", of("TaskProcess", "order_checkpoint"))
-THE_SOURCES = ("StreamCoordinator", A_CHECKPOINT)
 RESTARTS = {
     "tasks are cancelled": (A_TASK, of("TaskExecutor", "cancel_tasks")),
     "readers are reset": (A_TASK, of("StreamCoordinator", "reset_subtasks")),
     "the next attempts are noted": (A_TASK, of("SlotPool", "note")),
     "the next attempts are deployed": (A_TASK, of("TaskExecutor", "submit_tasks")),
-    "the next coordinator is restored": (THE_SOURCES, of("StreamCoordinator", "restore")),
 }
 
 
 @pytest.mark.parametrize("moment", RESTARTS)
 def test_a_restart_goes_on_when_the_job_master_dies_as(moment: str) -> None:
     """With one more, where the next JobMaster cannot know how far it has come."""
-    simulation = Simulation(1, nodes=2)
+    simulation = Simulation(5, nodes=2)
     first, then = RESTARTS[moment]
     deaths = Deaths(simulation, [first, *job_masters(then)])
     simulation.run(SmallJob(simulation, observers=(deaths,)).run())
     assert not deaths.moments
     assert max(deaths.attempts) <= 2
+
+
+@dataclass
+class EnumeratorFails(CallObserver):
+    """Once, when a checkpoint has ended."""
+
+    is_over: bool = False
+
+    def begins(self, call: ObservedCall) -> None:
+        if not self.is_over and A_CHECKPOINT(call):
+            self.is_over = True
+            assert isinstance(call.endpoint, StreamCoordinator)
+            call.endpoint._failed(StreamError("as it is to"))
+
+
+def test_a_restart_goes_on_when_the_job_master_dies_as_the_next_coordinator_is_restored() -> None:
+    simulation = Simulation(1, nodes=2)
+    fails = EnumeratorFails()
+    deaths = Deaths(simulation, job_masters(of("StreamCoordinator", "restore")))
+    simulation.run(SmallJob(simulation, observers=(fails, deaths)).run())
+    assert not deaths.moments
+    assert 1 <= max(deaths.attempts) <= 2
+
+
+def coordinators(*moments: Moment) -> list[tuple[str, Moment]]:
+    """They die then."""
+    return [("StreamCoordinator", moment) for moment in moments]
+
+
+COORDINATORS_DIE: dict[str, list[tuple[str, Moment]]] = {
+    "readers ask first": coordinators(of("StreamCoordinator", "exchange")),
+    "what readers are given is to be kept": coordinators(of("JobMaster", "keep_part")),
+    "it is being kept": coordinators(of("SlotPool", "keep_part")),
+    "it is asked for its cut": coordinators(of("StreamCoordinator", "snapshot")),
+    "readers are about to take their snapshots": coordinators(
+        of("StreamCoordinator", "exchange_until_cut")
+    ),
+    "a checkpoint has ended": coordinators(A_CHECKPOINT),
+    "one after the other": coordinators(
+        A_CHECKPOINT, of("JobMaster", "keep_part"), of("StreamCoordinator", "exchange")
+    ),
+    "its JobMaster dies": [
+        ("StreamCoordinator", A_CHECKPOINT),
+        ("JobMaster", A_CHECKPOINT),
+    ],
+    "its JobMaster dies as the next one begins": [
+        ("StreamCoordinator", A_CHECKPOINT),
+        ("JobMaster", of("StreamCoordinator", "note")),
+    ],
+    "the SlotPool dies": [("StreamCoordinator", A_CHECKPOINT), ("SlotPool", A_CHECKPOINT)],
+    "the next JobMaster adopts it": [
+        ("JobMaster", A_CHECKPOINT),
+        ("StreamCoordinator", of("StreamCoordinator", "adopt")),
+    ],
+}
+
+
+@pytest.mark.parametrize("moment", COORDINATORS_DIE)
+def test_no_task_is_restarted_when_a_coordinator_of_sources_dies_as(moment: str) -> None:
+    simulation = Simulation(1, nodes=2)
+    deaths = Deaths(simulation, list(COORDINATORS_DIE[moment]))
+    simulation.run(SmallJob(simulation, only_masters_die=True, observers=(deaths,)).run())
+    assert not deaths.moments
+    assert [*deaths.attempts] == [0]
 
 
 @dataclass

@@ -4,9 +4,6 @@ ZooKeeper: its result is right, and its tasks notice nothing.
 This takes long and is run on request only: ``FLINKRAY_KILLS=40 FLINKRAY_KILLS_OF=masters
 FLINKRAY_KILLS_SEED=1 pytest --log-cli-level=INFO tests/system/test_master_kills.py``.  It prints
 how soon the next leaders were there, and how long the output stood still.
-
-With the coordinator of the sources the progress of all of them is lost: its job restarts from its
-last checkpoint.  So it is killed in every second job only.  In the others no attempt number grows.
 """
 
 from __future__ import annotations
@@ -55,7 +52,6 @@ log = logging.getLogger(__name__)
 
 CLUSTER_ID = "master-kills"
 NAMESPACE = f"flinkray-{CLUSTER_ID}"
-COORDINATOR = "StreamCoordinator"
 CONFIGURATION = {
     "taskmanager.numberOfTaskSlots": "2",
     "taskmanager.cpu.cores": "0.5",
@@ -180,7 +176,6 @@ def test_masters_that_are_killed_at_random_stop_no_task_and_lead_one_after_the_o
     with ThreadPoolExecutor() as threads:
         while not victims.is_over:
             mode = MODES[jobs // 2 % 2]
-            victims.kinds = [*chosen, COORDINATOR] if jobs % 2 else chosen
             jobs += 1
             folder = tmp_path / str(jobs)
             folder.mkdir()
@@ -205,12 +200,11 @@ def test_masters_that_are_killed_at_random_stop_no_task_and_lead_one_after_the_o
             )
             tell_of_gaps(gaps(folder), kills)
             assert not difference
-            restarts = sum(kill.kind == COORDINATOR for kill in kills)
-            assert max(numbers) <= restarts, kills
-            assert max(starts(folder)) <= 1 + restarts, kills
+            assert max(numbers) == 0, kills
+            assert max(starts(folder)) == 1, kills
             found += gaps(folder)
             wait_until(lambda: not traces(handle.job_id), END, "everything of it to be gone")  # noqa: B023
     log.info("%d jobs ended right after %s", jobs, victims.killed)
-    tell_of_gaps(found, [kill for kill in victims.kills if kill.kind != COORDINATOR])
+    tell_of_gaps(found, victims.kills)
     root = f"/flinkray/{CLUSTER_ID}"
     tell_of_leaders(Leaders(root, transactions(zookeeper.directory)), victims.kills)

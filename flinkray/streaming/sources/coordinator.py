@@ -7,6 +7,10 @@ A checkpoint *cuts* what readers are told: :meth:`SourceCoordinator.snapshot` is
 snapshots.  What was assigned before the cut belongs to readers, which are told of it before they
 take theirs.  What is assigned after it belongs to the enumerator, and is held back until the reader
 has taken its snapshot.  So each split is in one of the two, whichever checkpoint is restored.
+
+A coordinator may die while its readers run on.  So all that it knows can be taken from it
+(:meth:`SourceCoordinator.progress`), and kept elsewhere; another one goes on from there.  Readers
+are told only what is kept: whatever they know, the next coordinator knows, too.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from flinkray.streaming.sources.enumerator_state import (
     write_enumerator_state,
 )
 from flinkray.streaming.sources.source import EnumeratorContext, Source, SplitEnumerator
+from flinkray.streaming.sources.source_progress import AssignedSplit, ReaderState, SourceProgress
 
 
 class _NoMoreSplits:
@@ -55,8 +60,17 @@ class _Reader:
     """Those that it may have to be told again."""
     confirmed: int = 0
     """How many events it has: those before the others."""
+    kept: int = 0
+    """How many events are known elsewhere."""
+    given: int = 0
+    """How many of all events were splits."""
+    asked_at: int = -1
+    """How many events there were when it asked last; -1: it has not."""
+    is_done: bool = False
+    """Whether the last that it was told is that no split follows."""
     assigned: list[tuple[int, Any]] = field(default_factory=list)
-    """Splits, with the numbers of their events, that go back if it goes back to *restored_from*."""
+    """Splits as they were told, with the numbers of their events, that go back if it goes back to
+    *restored_from*."""
     cuts: dict[int, int] = field(default_factory=dict)
     """By checkpoint: how many events belong before it."""
 
@@ -75,16 +89,40 @@ class _Reader:
 
     @property
     def limit(self) -> int:
-        """How many events it may be told of at present."""
+        """How many events it may be told of before it has taken a snapshot that is under way."""
         pending = (cut for id_, cut in self.cuts.items() if id_ > self.checkpoint_id)
         return min(pending, default=self.end)
+
+    def assign(self, event: Any) -> None:
+        self.assigned.append((self.end, event))
+        self.events.append(event)
+        self.given += 1
+        self.is_done = False
+
+    def state(self, subtask: int) -> ReaderState:
+        """See :func:`_restored`."""
+        return ReaderState(
+            subtask,
+            self.restored_from,
+            self.attempt,
+            self.is_added,
+            self.requests,
+            self.checkpoint_id,
+            self.confirmed,
+            tuple(END_OF_SPLITS if event is NO_MORE_SPLITS else event for event in self.events),
+            self.given,
+            self.asked_at,
+            self.is_done,
+            tuple(AssignedSplit(*one) for one in self.assigned),
+            tuple(self.cuts.items()),
+        )
 
     def completed(self, checkpoint_id: int) -> None:
         """Nobody goes back to an earlier one any more."""
         cut = self.cuts.get(checkpoint_id)
         if cut is not None:
             self.restored_from = checkpoint_id
-            self.assigned = [(number, split) for number, split in self.assigned if number >= cut]
+            self.assigned = [one for one in self.assigned if one[0] >= cut]
         self.cuts = {id_: cut for id_, cut in self.cuts.items() if id_ > checkpoint_id}
 
     def assigned_after(self, checkpoint_id: int) -> list[Any]:
@@ -94,7 +132,26 @@ class _Reader:
                 f"checkpoint {checkpoint_id} is none that a reader can be reset to: there are "
                 f"{sorted({self.restored_from, *self.cuts})}"
             )
-        return [split for number, split in self.assigned if number >= cut]
+        return [event for number, event in self.assigned if number >= cut]
+
+
+def _restored(state: ReaderState) -> _Reader:
+    events = [NO_MORE_SPLITS if event == END_OF_SPLITS else event for event in state.events]
+    return _Reader(
+        restored_from=state.restored_from,
+        attempt=state.attempt,
+        is_added=state.is_added,
+        requests=state.requests,
+        checkpoint_id=state.checkpoint_id,
+        events=events,
+        confirmed=state.confirmed,
+        kept=state.confirmed + len(events),
+        given=state.given,
+        asked_at=state.asked_at,
+        is_done=state.is_done,
+        assigned=[(one.number, one.split) for one in state.assigned],
+        cuts=dict(state.cuts),
+    )
 
 
 class SourceCoordinator(EnumeratorContext[Any]):
@@ -112,6 +169,9 @@ class SourceCoordinator(EnumeratorContext[Any]):
         encode: what a split becomes on its way to a reader.
         state: of the enumerator, to go on from; readers bring their own splits.
         checkpoint_id: that of the state; 0: it begins anew.
+        decode: a split from what it was encoded to.
+        progress: of another coordinator, to go on from in place of a state.
+        is_kept: whether all that this one knows is kept elsewhere; :meth:`kept` says how far.
     """
 
     def __init__(
@@ -120,9 +180,14 @@ class SourceCoordinator(EnumeratorContext[Any]):
         encode: Callable[[Any], Any] = lambda split: split,
         state: EnumeratorState | None = None,
         checkpoint_id: int = 0,
+        *,
+        decode: Callable[[Any], Any] = lambda split: split,
+        progress: SourceProgress | None = None,
+        is_kept: bool = False,
     ) -> None:
         self._clock = clock
         self._encode = encode
+        self._decode = decode
         self._state = state
         self._restored_from = checkpoint_id
         self._parallelism = 0
@@ -130,6 +195,14 @@ class SourceCoordinator(EnumeratorContext[Any]):
         self._readers: dict[int, _Reader] = {}
         self._cuts: list[int] = []
         """Checkpoints that are not known to be over."""
+        self._is_kept = is_kept
+        self._changes = 0
+        self._gone_on_from = progress
+        """Until there is an enumerator."""
+        if progress is not None:
+            self._state, self._restored_from = progress.enumerator, progress.restored_from
+            self._cuts = list(progress.cuts)
+            self._readers = {one.subtask: _restored(one) for one in progress.readers}
         self._lock = Lock()
         """Guards what is known of readers; never held while user code runs."""
 
@@ -140,6 +213,10 @@ class SourceCoordinator(EnumeratorContext[Any]):
             StateMigrationError: its state cannot be read any more.
         """
         self._parallelism = parallelism
+        progress, self._gone_on_from = self._gone_on_from, None
+        if progress is not None and progress.parallelism not in (0, parallelism):
+            self._state = None  # with another parallelism all of the job has begun anew
+            self._readers.clear()
         self._enumerator = (
             source.create_enumerator(self, self._clock)
             if self._state is None
@@ -147,6 +224,19 @@ class SourceCoordinator(EnumeratorContext[Any]):
         )
         self._state = None
         self._enumerator.start()
+        self._announce_again()
+
+    def _announce_again(self) -> None:
+        """An enumerator that was restored knows of no reader, nor of what one waits for.  Better
+        ask for too many splits than for too few."""
+        for subtask, reader in list(self._readers.items()):
+            if not reader.is_added:
+                continue
+            waits = reader.asked_at == reader.end
+            missing = 0 if reader.is_done else max(reader.requests - reader.given, int(waits))
+            self._started.add_reader(subtask)
+            for _ in range(missing):
+                self._started.handle_split_request(subtask)
 
     @property
     def parallelism(self) -> int:
@@ -161,13 +251,16 @@ class SourceCoordinator(EnumeratorContext[Any]):
     def assign_split(self, split: Any, subtask: int) -> None:
         event = self._encode(split)
         with self._lock:
-            reader = self._reader(subtask)
-            reader.assigned.append((reader.end, split))
-            reader.events.append(event)
+            self._reader(subtask).assign(event)
+            self._changes += 1
 
     def signal_no_more_splits(self, subtask: int) -> None:
         with self._lock:
-            self._reader(subtask).events.append(NO_MORE_SPLITS)
+            reader = self._reader(subtask)
+            if not reader.is_done:
+                reader.is_done = True
+                reader.events.append(NO_MORE_SPLITS)
+                self._changes += 1
 
     def _reader(self, subtask: int) -> _Reader:
         if subtask not in self._readers:
@@ -201,18 +294,19 @@ class SourceCoordinator(EnumeratorContext[Any]):
         with self._lock:
             reader = self._reader(subtask)
             if reader.attempt is None:
-                reader.attempt = attempt
+                self._first_heard(reader, attempt)
             elif attempt < reader.attempt:
                 return  # last words of one that has been replaced
-            splits = self._begin_attempt(subtask, attempt, restored_from)
+            back = self._begin_attempt(subtask, attempt, restored_from)
             reader = self._readers[subtask]
             reader.said(position, checkpoint_id)
-        self._give_back(splits, subtask)
+        self._give_back(back, subtask)
         if not reader.is_added:
             reader.is_added = True
             self._started.add_reader(subtask)
         while reader.requests < requests:
             reader.requests += 1
+            reader.asked_at = reader.end
             self._started.handle_split_request(subtask)
 
     def reset_subtask(self, subtask: int, attempt: int, checkpoint_id: int) -> None:
@@ -225,20 +319,22 @@ class SourceCoordinator(EnumeratorContext[Any]):
         if self._enumerator is None:
             return
         with self._lock:
-            splits = self._begin_attempt(subtask, attempt, checkpoint_id)
-        self._give_back(splits, subtask)
+            back = self._begin_attempt(subtask, attempt, checkpoint_id)
+        self._give_back(back, subtask)
 
     def _begin_attempt(self, subtask: int, attempt: int, checkpoint_id: int) -> list[Any]:
-        """The splits that go back; none if it has begun already."""
+        """The splits that go back, as they were told; none if it has begun already."""
         reader = self._reader(subtask)
         if reader.attempt is not None and attempt <= reader.attempt:
             return []
-        splits = reader.assigned_after(checkpoint_id)
+        back = reader.assigned_after(checkpoint_id)
         self._readers[subtask] = _Reader(checkpoint_id, attempt)
-        return splits
+        self._changes += 1
+        return back
 
-    def _give_back(self, splits: list[Any], subtask: int) -> None:
-        if splits:
+    def _give_back(self, events: list[Any], subtask: int) -> None:
+        if events:
+            splits = [self._decode(event) for event in events]
             self._started.add_splits_back(splits, subtask)
 
     @property
@@ -253,7 +349,7 @@ class SourceCoordinator(EnumeratorContext[Any]):
             reader = self._readers.get(subtask)
             if reader is None or reader.attempt != attempt or position < reader.confirmed:
                 return None
-            return reader.between(position, reader.limit)
+            return reader.between(position, self._may_tell(reader, reader.limit))
 
     def events_before(
         self, checkpoint_id: int, subtask: int, attempt: int, position: int
@@ -261,15 +357,57 @@ class SourceCoordinator(EnumeratorContext[Any]):
         """What the reader has to be told, from that position on, before it takes its snapshot for
         a checkpoint; None: the checkpoint is over or not known, or the reader has been replaced."""
         with self._lock:
-            if self._enumerator is None:
+            if self._enumerator is None and subtask not in self._readers:
                 return () if checkpoint_id in self._cuts else None
             reader = self._reader(subtask)
             if reader.attempt is None:  # it may be waiting for the enumerator
-                reader.attempt = attempt
+                self._first_heard(reader, attempt)
             cut = reader.cuts.get(checkpoint_id)
             if cut is None or reader.attempt != attempt or position < reader.confirmed:
                 return None
-            return reader.between(position, cut)
+            return reader.between(position, self._may_tell(reader, cut))
+
+    def _first_heard(self, reader: _Reader, attempt: int) -> None:
+        reader.attempt = attempt
+        self._changes += 1
+
+    def _may_tell(self, reader: _Reader, limit: int) -> int:
+        return min(limit, reader.kept) if self._is_kept else limit
+
+    # --- what is kept elsewhere ---------------------------------------------------------------
+
+    @property
+    def changes(self) -> int:
+        """So many times something has changed that another coordinator would have to know."""
+        return self._changes
+
+    def progress(self) -> SourceProgress:
+        """All of it; between two calls of the enumerator.  Splits must be encoded to bytes.
+
+        Raises:
+            StateError: what ``snapshot_state`` gave cannot be stored.
+        """
+        state = self._state
+        if self._enumerator is not None:
+            last = max(self._cuts, default=self._restored_from)
+            state = write_enumerator_state(self._enumerator.snapshot_state(last))
+        with self._lock:
+            readers = tuple(reader.state(subtask) for subtask, reader in self._readers.items())
+            return SourceProgress(
+                self._parallelism, self._restored_from, tuple(self._cuts), state, readers
+            )
+
+    def kept(self, progress: SourceProgress) -> None:
+        """So much is known elsewhere."""
+        with self._lock:
+            for state in progress.readers:
+                reader = self._readers.get(state.subtask)
+                if reader is not None and reader.attempt == state.attempt:
+                    reader.kept = max(reader.kept, state.confirmed + len(state.events))
+
+    def keep_no_more(self) -> None:
+        """Nothing can be kept elsewhere: readers are told all the same."""
+        self._is_kept = False
 
     # --- time ---------------------------------------------------------------------------------
 
@@ -295,6 +433,7 @@ class SourceCoordinator(EnumeratorContext[Any]):
             state = write_enumerator_state(self._enumerator.snapshot_state(checkpoint_id))
         with self._lock:  # not before: a split that the enumerator assigns in there is a reader's
             self._cuts.append(checkpoint_id)
+            self._changes += 1
             for reader in self._readers.values():
                 reader.cuts[checkpoint_id] = reader.end
         return state
@@ -305,6 +444,7 @@ class SourceCoordinator(EnumeratorContext[Any]):
             return
         with self._lock:
             self._restored_from = checkpoint_id
+            self._changes += 1
             self._cuts = [cut for cut in self._cuts if cut > checkpoint_id]
             for reader in self._readers.values():
                 reader.completed(checkpoint_id)
@@ -315,6 +455,7 @@ class SourceCoordinator(EnumeratorContext[Any]):
         """Nobody goes on from there; it may have been aborted before its cut."""
         with self._lock:
             self._cuts = [cut for cut in self._cuts if cut != checkpoint_id]
+            self._changes += 1
             for reader in self._readers.values():
                 reader.cuts.pop(checkpoint_id, None)
 

@@ -169,7 +169,11 @@ class SplitEnumerator(ABC, Generic[SplitT]):
     @abstractmethod
     def snapshot_state(self, checkpoint_id: int) -> Any:
         """What :meth:`restore` needs; splits that were handed out are not in it.  It is stored as
-        values of state are, and changed by nobody."""
+        values of state are, and changed by nobody.
+
+        On a cluster it is asked for between checkpoints, too, with the id of the last one: what the
+        enumerator knows is kept outside of its process, in case that dies.
+        """
 
     @abstractmethod
     def restore(self, checkpoint: Any) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from flinkray.actors.coordinators.processes import CoordinatorProcesses
 from flinkray.actors.coordinators.runner import CoordinatorListener, CoordinatorRunner
+from flinkray.actors.coordinators.stream_coordinator_process import SourcesBeginning
 from flinkray.actors.coordinators.user_code_process import UserCodeProcessConnection
 from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.gateways.messages import ClusterArguments, SlotPoolArguments
@@ -64,7 +65,10 @@ class Owner(FencedRpcEndpoint[JobMasterId]):
 
     async def start_coordinator(self, kind: CoordinatorKind) -> None:
         services = ClusterServices.create(self.rpc_service, CLUSTER)
-        kinds = CoordinatorProcesses(self, GRAPH, services, "no:driver", lambda: None, print)
+        beginning = SourcesBeginning(self.fencing_token, 0, None, ())
+        kinds = CoordinatorProcesses(
+            self, GRAPH, services, "no:driver", lambda coordinator: beginning, print
+        )
         started: list[CoordinatorID] = []
 
         class Listener(CoordinatorListener):

@@ -49,6 +49,8 @@ class Surroundings:
             .returning(JobStatus.RUNNING)
             .on(JobMasterGateway.coordinator_told)
             .returning(None)
+            .on(JobMasterGateway.keep_part)
+            .returning(None)
             .start(LocalRpcService("JobMaster", self.network), "jobmaster")
         )
 
@@ -58,7 +60,14 @@ class Surroundings:
             stream_coordinator_process(JOB, FIRST),
             "flinkray.actors.stream_coordinator.endpoint:create_stream_coordinator",
             StreamCoordinatorArguments(
-                "cluster", JOB, FIRST, ENUMERATORS, "JobMaster/jobmaster", (), takeover_timeout=20.0
+                "cluster",
+                JOB,
+                FIRST,
+                FIRST,
+                ENUMERATORS,
+                "JobMaster/jobmaster",
+                (),
+                takeover_timeout=20.0,
             ),
             detached=True,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.gateways.stream_coordinator import (
     CollectorPlace,
     StreamCoordinatorArguments,
@@ -20,6 +21,8 @@ from flinkray.core.ids import (
 from flinkray.rpc import EndpointSpec, RpcService
 from flinkray.rpc.wire.envelope import Envelope
 from flinkray.scheduler.job.coordinator_events import CoordinatorID, CoordinatorKind
+from flinkray.scheduler.shared.states import JobStatus
+from flinkray.testing import TestingGateway
 from flinkray.testing.simulation import Simulation, simulate
 from flinkray.testing.simulation.link import End
 
@@ -38,11 +41,19 @@ async def coordinator(
 ) -> StreamCoordinatorGateway:
     """*found_as*: the JobMaster whose coordinator it is taken for, by the process's name."""
     enumerators = CoordinatorID(CoordinatorKind.SOURCE_ENUMERATORS, None, 0)
+    master = (
+        TestingGateway(JobMasterGateway, of)
+        .on(JobMasterGateway.request_job_status)
+        .returning(JobStatus.RUNNING)
+        .on(JobMasterGateway.keep_part)
+        .returning(None)
+        .start(service, "jobmaster")
+    )
     spec = EndpointSpec(
         "StreamCoordinator",
         stream_coordinator_process(JOB, found_as),
         "flinkray.actors.stream_coordinator.endpoint:create_stream_coordinator",
-        StreamCoordinatorArguments("cluster", JOB, of, enumerators, "nobody", ()),
+        StreamCoordinatorArguments("cluster", JOB, of, of, enumerators, master.address, ()),
     )
     return await service.connect(await service.spawn(spec), StreamCoordinatorGateway)
 

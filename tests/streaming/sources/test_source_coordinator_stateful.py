@@ -3,6 +3,7 @@ each record is read once on the way that leads to the result."""
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from flinkray.core.clock import Clock
 from flinkray.core.records import decode_record, encode_record
+from flinkray.rpc.wire import codec
 from flinkray.streaming.sources.coordinator import NO_MORE_SPLITS, SourceCoordinator
 from flinkray.streaming.sources.enumerator_state import EnumeratorState, read_enumerator_state
 from flinkray.streaming.sources.source import (
@@ -25,6 +27,7 @@ from flinkray.streaming.sources.source import (
     SourceReader,
     SplitEnumerator,
 )
+from flinkray.streaming.sources.source_progress import SourceProgress
 from flinkray.testing.manual_clock import ManualClock
 
 RECORDS = 3
@@ -250,7 +253,10 @@ class SourceMachine(RuleBasedStateMachine):
         events = self.coordinator.events(subtask, reader.attempt, reader.position)
         assert events is not None
         if not reader.triggered and not is_answer_lost:
-            reader.take(events)
+            reader.take(self.decoded(events))
+
+    def decoded(self, events: Iterable[Any]) -> list[Any]:
+        return list(events)
 
     @precondition(lambda self: self.late)
     @rule(choice=st.integers(0, 10**6))
@@ -284,7 +290,7 @@ class SourceMachine(RuleBasedStateMachine):
         if is_answer_lost:
             return
         reader.triggered.popleft()
-        reader.take(events or ())
+        reader.take(self.decoded(events or ()))
         reader.checkpoint_id = checkpoint_id
         if taken is not None:
             taken.parts[subtask] = Part([*reader.splits], Counter(reader.read))
@@ -448,6 +454,9 @@ class SourceMachine(RuleBasedStateMachine):
         self.late.clear()
         self.is_restored = restores == self.restores
 
+    def all_goes_well(self) -> None:
+        """At the end."""
+
     # --- the end ------------------------------------------------------------------------------
 
     @invariant()
@@ -475,6 +484,7 @@ class SourceMachine(RuleBasedStateMachine):
                 break
             self.coordinator.discover()
             for subtask in self.readers:
+                self.all_goes_well()
                 self.reader_exchanges(subtask, False)
                 self.reader_reads(subtask, RECORDS)
         assert sum((reader.read for reader in self.readers.values()), Counter()) == records(
@@ -494,5 +504,93 @@ def _reset(subtask: int, attempt: int, checkpoint_id: int, coordinator: SourceCo
     coordinator.reset_subtask(subtask, attempt, checkpoint_id)
 
 
+class KeptSourceMachine(SourceMachine):
+    """What the coordinator knows is kept elsewhere, and it dies at any time: another one goes on
+    from there, and readers notice nothing.  Orders are given again that it had not answered; it
+    answers when what follows from them is kept."""
+
+    kept: SourceProgress | None = None
+    """None: nothing since all was restored."""
+
+    def new_coordinator(self, restored: Taken, parallelism: int) -> SourceCoordinator:
+        self.kept, self.begun_from = None, (restored, parallelism)
+        coordinator = self.coordinator_of(restored)
+        coordinator.start(FindingSource(self.world), parallelism)
+        return coordinator
+
+    def coordinator_of(
+        self, restored: Taken, progress: SourceProgress | None = None
+    ) -> SourceCoordinator:
+        return SourceCoordinator(
+            ManualClock(),
+            pickle.dumps,
+            restored.state,
+            restored.checkpoint_id,
+            decode=pickle.loads,
+            progress=progress,
+            is_kept=True,
+        )
+
+    def decoded(self, events: Iterable[Any]) -> list[Any]:
+        return [e if e is NO_MORE_SPLITS else pickle.loads(e) for e in events]
+
+    @rule()
+    def what_it_knows_is_kept(self) -> None:
+        progress = self.coordinator.progress()
+        self.kept = codec.decode(codec.encode(progress))
+        self.coordinator.kept(progress)
+
+    def all_goes_well(self) -> None:
+        self.what_it_knows_is_kept()
+
+    def call(self, function: Callable[[SourceCoordinator], Any]) -> None:
+        def answered() -> None:
+            function(self.coordinator)
+            self.what_it_knows_is_kept()
+
+        self.calls.append(answered)
+
+    def take(self, taken: Taken) -> None:
+        super().take(taken)
+        self.what_it_knows_is_kept()
+
+    @rule(orders=st.integers(0, 2))
+    def coordinator_dies(self, orders: int) -> None:
+        """*orders*: so many come before the first reader, with which the next one begins."""
+        restored, parallelism = self.begun_from
+        if self.kept is None:
+            self.coordinator = self.new_coordinator(restored, parallelism)
+            return
+        coordinator = self.coordinator = self.coordinator_of(restored, self.kept)
+        self.coordinator_is_called_if_it_may(orders)
+        coordinator.start(FindingSource(self.world), parallelism)
+
+    def coordinator_is_called_if_it_may(self, orders: int) -> None:
+        for _ in range(min(orders, len(self.calls))):
+            self.calls.popleft()()
+
+    @precondition(lambda self: self.calls)
+    @rule()
+    def coordinator_dies_before_it_answers(self) -> None:
+        """What the order has done is known to nobody; a checkpoint that it was to take is over."""
+        order = self.calls[0]
+        kept, pending = self.kept, set(self.pending)
+        ordered = {n: deque(reader.ordered) for n, reader in self.readers.items()}
+        coordinator, restores = self.coordinator, self.is_restored
+        order()
+        if self.coordinator is not coordinator:  # it was restored: there is nothing to be repeated
+            self.calls.popleft()
+            return
+        assert pending == set(self.pending)
+        assert restores == self.is_restored
+        self.kept = kept
+        for number, reader in self.readers.items():
+            if reader.ordered != ordered[number]:
+                reader.ordered = ordered[number]
+        self.coordinator_dies(0)
+
+
 TestSources = SourceMachine.TestCase
 TestSources.settings = settings(max_examples=300, stateful_step_count=50, deadline=None)
+TestKeptSources = KeptSourceMachine.TestCase
+TestKeptSources.settings = settings(max_examples=300, stateful_step_count=50, deadline=None)

@@ -28,7 +28,7 @@ KINDS = {
     "ResourceManager": 1,
 }
 """Of processes, and how often they are chosen beside others."""
-MASTERS = ("JobMaster", "SlotPool", "Dispatcher", "ResourceManager")
+MASTERS = ("JobMaster", "SlotPool", "StreamCoordinator", "Dispatcher", "ResourceManager")
 """With which no task ends."""
 PAUSE = (0.0, 3.0)
 """Seconds from one victim to the next."""
