@@ -39,8 +39,8 @@ _RETRY_DELAY = 0.1
 @dataclass
 class _Waiting:
     call: Call
-    given_up: Callable[[str], None] = field(default=lambda cause: None)
-    """The process is gone, or has not done it."""
+    given_up: Callable[[str, bool], None] = field(default=lambda cause, is_lost: None)
+    """The process is gone (True), or has not done it."""
     is_needed: bool = False
     """Without it the process is of no use."""
     may_be_repeated: bool = True
@@ -136,13 +136,13 @@ class SourceCoordination:
             if present is not None and present.may_be_repeated:
                 self._waiting.appendleft(present)
             elif present is not None:
-                present.given_up(cause)
+                present.given_up(cause, True)
             return
         self._owner = self._job_master.fencing_token
         self._unknown = frozenset()
         waiting, self._waiting = self._waiting, deque()
         for one in waiting:
-            one.given_up(cause)
+            one.given_up(cause, True)
 
     # --- what is kept of it -----------------------------------------------------------------------
 
@@ -177,9 +177,10 @@ class SourceCoordination:
     def snapshot(self, action: SnapshotCoordinators, tell: Tell) -> None:
         """Have all sources make their cuts; each is told."""
 
-        def failed(cause: str) -> None:
+        def failed(cause: str, is_lost: bool) -> None:
             for operator in action.operators:
-                tell(t.CoordinatorNotCheckpointed(action.checkpoint_id, operator, cause))
+                told = t.CoordinatorNotCheckpointed(action.checkpoint_id, operator, cause, is_lost)
+                tell(told)
 
         async def call(process: StreamCoordinatorGateway) -> None:
             snapshots = await process.snapshot(
@@ -232,7 +233,7 @@ class SourceCoordination:
         try:
             await waiting.call(await self._connected(coordinator))
         except CoordinatorReplacedError as error:
-            waiting.given_up(str(error))
+            waiting.given_up(str(error), True)
             self._on_replaced(str(error))
         except FlinkRayError as error:
             log.warning("%s: %s", coordinator, error)
@@ -240,7 +241,7 @@ class SourceCoordination:
                 await self._job_master.rpc_service.pause(_RETRY_DELAY)
                 self._waiting.appendleft(waiting)
             else:
-                waiting.given_up(str(error))
+                waiting.given_up(str(error), isinstance(error, RpcError))
                 if waiting.is_needed:
                     cause = f"it did not go back to a checkpoint: {error}"
                     self._runner().give_up(coordinator, cause)

@@ -472,14 +472,21 @@ class CheckpointCoordinator:
         return is_retained or checkpoint_id in self._savepoints
 
     def coordinator_declined(
-        self, checkpoint_id: int, operator_id: str, cause: str, now: float
+        self,
+        checkpoint_id: int,
+        operator_id: str,
+        cause: str,
+        now: float,
+        *,
+        is_lost: bool = False,
     ) -> Actions:
-        """The coordinator of an operator cannot make its cut."""
+        """The coordinator of an operator cannot make its cut.  *is_lost*: it is there no more."""
         pending = self._triggering
         if pending is None or pending.checkpoint_id != checkpoint_id:
             return []
         cause = f"the coordinator of operator {operator_id}: {cause}"
-        return self._abort_and_go_on(pending, Reason.TRIGGER_CHECKPOINT_FAILURE, cause, now)
+        reason = Reason.COORDINATOR_LOST if is_lost else Reason.TRIGGER_CHECKPOINT_FAILURE
+        return self._abort_and_go_on(pending, reason, cause, now)
 
     def _call_hooks(self, pending: PendingCheckpoint, now: float) -> Actions:
         if not pending.hook_ids:

@@ -36,6 +36,8 @@ class CheckpointFailureReason(Enum):
     CHECKPOINT_COORDINATOR_SUSPEND = "the job does not run"
     CHECKPOINT_COORDINATOR_SHUTDOWN = "the job has ended"
     JOB_NOT_STOPPED = "the job did not finish with it"
+    COORDINATOR_LOST = "the coordinator of an operator was lost while it made its cut"
+    """Not Flink's, where the job restarts then."""
 
     @property
     def counts_as_failure(self) -> bool:

@@ -248,8 +248,10 @@ class Checkpoints(NoCheckpoints):
                 return coordinator.preparation_failed(number, cause, now)
             case CoordinatorCheckpointed(checkpoint_id, operator_id, state):
                 return coordinator.coordinator_acknowledged(checkpoint_id, operator_id, state, now)
-            case CoordinatorNotCheckpointed(checkpoint_id, operator_id, cause):
-                return coordinator.coordinator_declined(checkpoint_id, operator_id, cause, now)
+            case CoordinatorNotCheckpointed(checkpoint_id, operator_id, cause, is_lost):
+                return coordinator.coordinator_declined(
+                    checkpoint_id, operator_id, cause, now, is_lost=is_lost
+                )
             case CheckpointAnswered(answers):
                 actions: list[CheckpointAction] = []
                 for answer in answers:

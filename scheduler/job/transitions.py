@@ -154,6 +154,8 @@ class CoordinatorNotCheckpointed(Transition):
     checkpoint_id: int
     operator_id: str
     cause: str
+    is_lost: bool = False
+    """It is there no more; that is no failure of the checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)

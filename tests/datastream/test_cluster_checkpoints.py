@@ -90,7 +90,7 @@ def test_a_program_goes_on_from_its_last_checkpoint(
         cluster.crash(kind)
     assert set(results) == expected(40_000)
     begun = first_numbers(witness)
-    if kind in ("JobMaster", "Dispatcher"):  # its tasks run on
+    if kind in ("JobMaster", "Dispatcher", "StreamCoordinator"):  # its tasks run on
         assert [len(of_subtask) for of_subtask in begun] == [1] * parallelism
     else:
         assert any(len(of_subtask) > 1 for of_subtask in begun)

@@ -71,7 +71,7 @@ def totals(env: StreamExecutionEnvironment, *functions: Any) -> Any:
 EXPECTED = {(r, sum(v for v in range(1, 1001) if v % 3 == r)) for r in range(3)}
 
 
-@pytest.mark.parametrize("kind", ["TaskProcess", "TaskExecutor", "StreamCoordinator"])
+@pytest.mark.parametrize("kind", ["TaskProcess", "TaskExecutor"])
 def test_a_program_begins_anew_when_its_processes_die(
     kind: str, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:

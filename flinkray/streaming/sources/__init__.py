@@ -9,5 +9,6 @@ __all__ = [
     "reader",
     "result_files",
     "source",
+    "source_progress",
     "spark",
 ]

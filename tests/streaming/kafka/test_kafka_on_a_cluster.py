@@ -73,7 +73,7 @@ def test_nothing_is_lost_doubled_or_out_of_order(
             cluster.crash(kind)
     assert set(results) == expected(COUNT)
     begun = first_numbers(witness)
-    begins_anew = kind != "JobMaster"  # the next one takes over what runs
+    begins_anew = kind == "TaskProcess"  # others go on where they were
     assert any(len(of_subtask) > 1 for of_subtask in begun) == begins_anew
 
 
