@@ -107,6 +107,8 @@ class SimulatedDisk(FileSystem):
     def write(self, path: str, data: bytes) -> None:
         fails_after = self._operate("write", path)
         self._need_directory(_split(path)[0])
+        if not data:
+            self._need_room(path)  # there is the name, or there is none
         self._writes += 1
         file = self._entries.get(path)
         is_torn = self._is_killed()

@@ -58,13 +58,18 @@ class Moments:
         """
         pattern = PATTERNS.get(moment)
         if pattern is not None:
-            before = set(self._directory.glob(pattern))
+            before = self._seen(pattern)
             for _ in range(round(LONGEST_WAIT / LOOK)):
                 if self._is_over.wait(LOOK):
                     break
-                if set(self._directory.glob(pattern)) - before:
+                if self._seen(pattern) - before:
                     return moment
         return None if self._is_over.is_set() else "any"
+
+    def _seen(self, pattern: str) -> set[Path]:
+        while True:
+            with suppress(FileNotFoundError):  # one that was deleted in the middle of the look
+                return set(self._directory.glob(pattern))
 
 
 PATTERNS = {"begun": "*/chk-*", "written": "*/*/*", "complete": "*/chk-*/_metadata"}
