@@ -14,6 +14,7 @@ import ray
 
 from flinkray.rpc.ray.actors import RayActors
 from flinkray.rpc.ray.head import RayHead
+from flinkray.rpc.ray.process import PARKED, RayProcess
 from flinkray.testing.virtual_time import on_virtual_time
 
 
@@ -99,3 +100,18 @@ async def test_an_error_that_nobody_expects_is_logged_with_the_childs_name(
     (record,) = (r for r in caplog.records if r.name == "flinkray.rpc.ray.actors")
     assert "tend worker" in record.getMessage()
     assert record.exc_info is not None
+
+
+@on_virtual_time
+async def test_a_call_that_waits_for_the_end_of_a_process_does_not_stay_for_ever() -> None:
+    """Of callers that have died, nothing is to stay: neither their calls nor their connections."""
+    process = RayProcess.__new__(RayProcess)
+    process._leaving = asyncio.Event()
+    began = asyncio.get_running_loop().time()
+    assert await process.park() is False
+    assert asyncio.get_running_loop().time() - began == pytest.approx(PARKED)
+
+    parked = asyncio.ensure_future(process.park())
+    await asyncio.sleep(PARKED / 2)
+    process._leaving.set()
+    assert await parked is True

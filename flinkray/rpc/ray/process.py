@@ -18,6 +18,7 @@ import ray
 from flinkray.core.garbage_collection import spare_what_is_there
 from flinkray.rpc.local_service import create_endpoint
 from flinkray.rpc.spec import load_factory
+from flinkray.rpc.time_limit import within
 from flinkray.rpc.wire import codec
 
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ FAILED_START_LINGER = 10.0
 
 _LOOP_END_GRACE = 2.0
 """Seconds that Ray has to end a process after it has stopped its event loop."""
+
+PARKED = 120.0
+"""Seconds for which a call that waits for the end of the process stays open."""
 
 RESTART_PAUSE = 1.0
 """Seconds between a failed start after a restart and the next one."""
@@ -102,9 +106,17 @@ class RayProcess:
         """For peers that cannot connect: see :mod:`flinkray.rpc.wire.call_transport`."""
         return await self._service.carry(request)
 
-    async def park(self) -> None:
-        """Return when the process is about to end; fails, by Ray, when it dies."""
-        await self._leaving.wait()
+    async def park(self) -> bool:
+        """Return when the process is about to end; fails, by Ray, when it dies.
+
+        False: it goes on, and is to be asked again.  Who has asked may be dead by now, and Ray
+        keeps what a dead process has called, its connection included, until that returns.
+        """
+        try:
+            await within(PARKED, self._leaving.wait())
+        except asyncio.TimeoutError:
+            return False
+        return True
 
     def __repr__(self) -> str:
         return getattr(self, "_name", type(self).__name__)

@@ -1,8 +1,8 @@
 """Ray's own report of a process's death.
 
 A broken socket tells of a killed process within a millisecond or so.  Ray knows of what breaks no
-socket: a node that is gone.  It is asked by a call to the process's actor that stays open for as
-long as the process lives.
+socket: a node that is gone.  It is asked by a call to the process's actor that stays open while
+the process lives, and is made again now and then.
 """
 
 from __future__ import annotations
@@ -53,9 +53,10 @@ async def death_of(
             parked = await run(park)
             if parked is None:
                 reason = f"another actor is named {actor_name} now"
-            else:
-                await result_of(parked)
+            elif await result_of(parked):
                 return f"the process {name} has ended"
+            else:
+                continue
         except asyncio.CancelledError:
             if parked is not None:
                 give_up(parked)
