@@ -15,7 +15,6 @@ from math import inf
 from typing import Any
 from unittest.mock import patch
 
-from flinkray.actors.coordinators.runner import CoordinatorRunner
 from flinkray.actors.dispatcher import job_cleanup, job_master_supervision
 from flinkray.actors.dispatcher.endpoint import Dispatcher
 from flinkray.actors.gateways.messages import JobMasterToDispatcherRegistrationSuccess
@@ -63,6 +62,7 @@ from flinkray.scheduler.slots.slot_ledger import SlotLedger
 from flinkray.scheduler.task_slots.task_slot_table import TaskSlotTable
 from flinkray.streaming.checkpoint.barrier_handler import BarrierTracker
 from flinkray.streaming.sinks.committables import CommittableCollector, CommittableMessage
+from flinkray.streaming.sources.coordinator import SourceCoordinator
 from flinkray.streaming.task import task as stream_task
 from flinkray.testing.simulation import Simulation
 from flinkray.testing.simulation.service import SimulatedRpcService
@@ -767,9 +767,9 @@ CHECKPOINTS: dict[str, Safeguard] = {
 """Likewise, in the scenario of a streaming job."""
 
 TAKE_OVER: dict[str, Safeguard] = {
-    "kept until the end is stored": Safeguard(
-        "the coordinator of a job's sources stays until it is stored how the job has ended",
-        _replace(CoordinatorRunner, "outlives_us", lambda *_: False),
+    "told what is kept": Safeguard(
+        "readers are told of a split when it is known outside of the coordinator of their source",
+        _replace(SourceCoordinator, "_may_tell", lambda self, reader, limit: limit),
     ),
     "replaced JobMasters": Safeguard(
         "a JobMaster that learns that it was replaced stops nothing of its successor's",

@@ -15,7 +15,6 @@ NOTICED_SOON = {
     "source cut before the barrier": 144,
     "shared files counted": 0,
     "committables wait": 0,
-    "committables kept": 60,
     "checkpoints kept until the end is stored": 0,
     "savepoints are not subsumed": 0,
     "stops answered after the end": 0,
@@ -31,9 +30,9 @@ def test_a_missing_safeguard_of_checkpoints_is_noticed(name: str) -> None:
     assert seeds_until_noticed(STREAMING, name, NOTICED_SOON[name], SEEDS) is not None
 
 
-def test_a_missing_safeguard_of_taking_over_is_noticed() -> None:
+def test_a_missing_safeguard_of_masters_is_noticed() -> None:
     """*replaced JobMasters*: by a test of its own, in ``test_take_over``."""
-    assert seeds_until_noticed(MASTERS, "kept until the end is stored", 18, 1) is not None
+    assert seeds_until_noticed(MASTERS, "told what is kept", 26, 1) is not None
 
 
 @pytest.mark.parametrize("name", [*STREAMING.safeguards, *MASTERS.safeguards])
