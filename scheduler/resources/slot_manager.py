@@ -101,9 +101,9 @@ class SlotManager:
         holders: dict[ResourceID, None] = {}
         for slot in tracker.index.slots_of_job(job_id):
             assert slot.allocation_id is not None
-            if slot.state is SlotState.PENDING or job_ended:
+            if job_ended:
                 actions.append(ReclaimSlot(slot.slot_id, slot.allocation_id, reason))
-            else:
+            else:  # also of one whose request is in flight: the job may have taken it all the same
                 holders[slot.worker.location.resource_id] = None
             if slot.state is SlotState.PENDING:
                 tracker.free_slot(slot, reason, now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from math import inf
 from random import Random
 
@@ -305,7 +306,10 @@ class Nemesis:
         simulation, random = self._simulation, self._random
         if random.random() < 0.7:
             simulation.hang(victim)
+            wake = partial(simulation.resume, victim)
+            self._mending.append(wake)
             await asyncio.sleep(random.uniform(*simulation.network.conditions.node_death_noticed))
+            self._mending.remove(wake)
         if not victim.is_alive:
             return
         simulation.banish(victim)
