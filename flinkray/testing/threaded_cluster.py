@@ -33,6 +33,15 @@ class ThreadedCluster:
 
         return self._loop.run(crash())
 
+    def crash_together(self, *kinds: str) -> None:
+        """End the first process of each kind, before any other notices."""
+
+        async def crash() -> None:
+            for kind in kinds:
+                self.mini.crash(kind)
+
+        self._loop.run(crash())
+
     def crash_all(self, kind: str) -> None:
         """End all processes of a kind as by SIGKILL."""
 

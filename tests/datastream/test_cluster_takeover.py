@@ -57,10 +57,9 @@ def attempts(job: JobHandle) -> set[int]:
 
 
 def kill_job_master(cluster: ThreadedCluster, job: JobHandle, *others: str) -> None:
-    """Before these, which nobody replaces then, and wait until the next one has taken over."""
+    """Together with these, and wait until the next one has taken over."""
     begun = job.details().status_timestamps[JobStatus.RUNNING.name]
-    for kind in ("JobMaster", *others):
-        cluster.crash(kind)
+    cluster.crash_together(*others, "JobMaster")
     wait_until(lambda: is_taken_over(job, begun), 60, "the next JobMaster")
 
 
