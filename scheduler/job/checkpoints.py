@@ -101,6 +101,11 @@ class NoCheckpoints:
         return ()
 
     @property
+    def has_completed(self) -> bool:
+        """Whether the job has run far enough to have a checkpoint of its own."""
+        return False
+
+    @property
     def savepoint_in_use(self) -> str | None:
         """The metadata of the savepoint that the job would go on from after a failure; None: it has
         a checkpoint of its own, or would begin anew."""
@@ -228,6 +233,11 @@ class Checkpoints(NoCheckpoints):
     @property
     def is_stopping(self) -> bool:
         return self._coordinator.is_stopping
+
+    @property
+    def has_completed(self) -> bool:
+        latest = self._coordinator.latest
+        return latest is not None and not latest.properties.is_savepoint
 
     @property
     def savepoint_in_use(self) -> str | None:

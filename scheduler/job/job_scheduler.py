@@ -398,7 +398,7 @@ class JobScheduler:
         """Nothing goes on; what is still there ends."""
         strays = strays_only(reports)
         steps: list[Step] = [AdoptSlots(())] if reports else []
-        if notes is not None or strays.running:
+        if notes is not None or strays.running or self._checkpoints.has_completed:
             text = f"The JobMaster was lost, and the job begins from its last checkpoint: {why}"
             self._job.add_failure(Failure(text), now)
         if notes is not None:

@@ -454,6 +454,22 @@ def test_job_that_fails_to_restore_is_not_restarted() -> None:
     assert one(tasks.log, CloseCheckpointStores).status is JobStatus.FAILED
 
 
+def test_a_job_with_checkpoints_and_without_notes_says_that_it_begins_from_the_last_one() -> None:
+    """Also if no TaskExecutor has reported yet that its tasks run."""
+    tasks = CheckpointedJob()
+    tasks.scheduler.checkpoints_recovered([completed(3, "a", "b")])
+    tasks.scheduler.take_over(None, (), (), 1.0)
+    (failure,) = tasks.scheduler.exceptions()
+    assert "begins from its last checkpoint" in failure.text
+
+
+def test_a_job_that_began_from_a_savepoint_and_has_no_notes_has_lost_nothing() -> None:
+    tasks = CheckpointedJob()
+    tasks.scheduler.start_from_savepoint(completed(3, "a", "b", is_savepoint=True), 1.0)
+    tasks.scheduler.take_over(None, (), (), 1.0)
+    assert tasks.scheduler.exceptions() == ()
+
+
 def test_what_was_finished_cannot_read_what_was_not() -> None:
     """CP-40: what that puts out would be lost."""
     operators = [
