@@ -75,6 +75,7 @@ class SourceHost:
         """Up to which they are kept."""
         self._is_kept = True
         """Whether they can be."""
+        self._is_to_be_kept_again = False
         self._keeping: asyncio.Task[None] | None = None
         self._awaiting_kept: list[asyncio.Future[None]] = []
         self._calls = asyncio.Lock()
@@ -124,7 +125,7 @@ class SourceHost:
                     decode=pickle.loads,
                     is_kept=self._is_kept,
                 )
-                self._kept_changes = -1
+                self._is_to_be_kept_again = True
             if not self._hosted.parallelism:
                 self._hosted.start(source, reader.parallelism)
             self._hosted.heard(
@@ -170,7 +171,7 @@ class SourceHost:
 
     def keep_again(self) -> None:
         """Whoever has kept it is there no more."""
-        self._kept_changes = -1
+        self._is_to_be_kept_again = True
         self._changed()
 
     async def kept(self) -> None:
@@ -180,16 +181,21 @@ class SourceHost:
             self._awaiting_kept.append(kept)
             await kept
 
+    @property
+    def _is_behind(self) -> bool:
+        """Whether somebody else is to know more, or that nobody does."""
+        has_changed = self._is_kept and self._kept_changes != self._hosted.changes
+        return (has_changed or self._is_to_be_kept_again) and not self._is_closed
+
     def _changed(self) -> None:
         """Something may have."""
-        is_new = self._kept_changes != self._hosted.changes
-        if is_new and self._keeping is None and not self._is_closed:
+        if self._is_behind and self._keeping is None:
             self._keeping = self._endpoint.create_task(self._keep_all(), f"keep: {self._name}")
 
     async def _keep_all(self) -> None:
         """Many changes at once while one is on its way."""
         try:
-            while self._kept_changes != self._hosted.changes and not self._is_closed:
+            while self._is_behind:
                 awaiting, self._awaiting_kept = self._awaiting_kept, []
                 await self._keep_now()
                 self._notify_all()
@@ -200,25 +206,24 @@ class SourceHost:
             _resolve(awaiting)
 
     async def _keep_now(self) -> None:
-        progress = None
+        self._is_to_be_kept_again = False
         async with self._calls:
-            hosted, changes = self._hosted, self._hosted.changes
-            if self._is_kept:
-                try:
-                    progress = await call_user_code(
-                        self._endpoint.rpc_service, hosted.progress, self._described
-                    )
-                except FlinkRayError as error:  # that it cannot be stored fails checkpoints only
-                    log.info("how far %s is is kept nowhere else: %s", self._name, error)
-        is_kept = await self._keep(progress)
-        if progress is not None and is_kept:
+            hosted, self._kept_changes = self._hosted, self._hosted.changes
+            progress = await self._progress(hosted) if self._is_kept else None
+        if progress is not None and await self._keep(progress):
             hosted.kept(progress)
         else:
             self._is_kept = False
-            if progress is not None:
-                await self._keep(None)
+            await self._keep(None)
             hosted.keep_no_more()
-        self._kept_changes = changes if hosted is self._hosted else -1
+
+    async def _progress(self, hosted: SourceCoordinator) -> SourceProgress | None:
+        service = self._endpoint.rpc_service
+        try:
+            return await call_user_code(service, hosted.progress, self._described)
+        except FlinkRayError as error:  # which fails checkpoints, if there are any, and no job
+            log.warning("%s: its state cannot be kept: %s", self._name, error)
+            return None
 
     # --- calls ------------------------------------------------------------------------------------
 

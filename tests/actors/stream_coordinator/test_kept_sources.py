@@ -1,0 +1,154 @@
+"""What readers are told by a source's host is kept outside first, where it can be."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from flinkray.actors.gateways.stream_coordinator import ReaderProgress
+from flinkray.actors.stream_coordinator.source_host import SourceHost
+from flinkray.core.clock import Clock
+from flinkray.core.errors import FlinkRayError
+from flinkray.core.ids import JobMasterId, JobVertexID
+from flinkray.rpc import LocalRpcService, RpcEndpoint
+from flinkray.streaming.sources.source import (
+    Boundedness,
+    EnumeratorContext,
+    FixedSplitsEnumerator,
+    ReaderContext,
+    Source,
+    SourceReader,
+    SplitEnumerator,
+)
+from flinkray.streaming.sources.source_progress import SourceProgress
+
+
+class Enumerator(FixedSplitsEnumerator[str]):
+    def __init__(self, context: EnumeratorContext[str], *, can_be_stored: bool) -> None:
+        super().__init__(context, ["a", "b", "c"])
+        self._can_be_stored = can_be_stored
+
+    def snapshot_state(self, checkpoint_id: int) -> Any:
+        if not self._can_be_stored:
+            raise ValueError("it has no state that could be stored")
+        return super().snapshot_state(checkpoint_id)
+
+
+class Letters(Source[str]):
+    def __init__(self, *, can_be_stored: bool) -> None:
+        self._can_be_stored = can_be_stored
+
+    def get_boundedness(self) -> Boundedness:
+        return Boundedness.BOUNDED
+
+    def create_enumerator(
+        self, context: EnumeratorContext[str], clock: Clock
+    ) -> SplitEnumerator[str]:
+        return Enumerator(context, can_be_stored=self._can_be_stored)
+
+    def create_reader(self, context: ReaderContext) -> SourceReader[str]:
+        raise NotImplementedError
+
+
+class Keeper:
+    """Whoever is told; answers when it may."""
+
+    def __init__(self, *, has_room: bool = True) -> None:
+        self.told: list[SourceProgress | None] = []
+        self.is_told = asyncio.Event()
+        self.may_answer = asyncio.Event()
+        self._has_room = has_room
+
+    async def keep(self, progress: SourceProgress | None) -> bool:
+        self.told.append(progress)
+        self.is_told.set()
+        await self.may_answer.wait()
+        return progress is None or self._has_room
+
+
+def fail(error: FlinkRayError) -> None:
+    raise error
+
+
+def host(keeper: Keeper, *, can_be_stored: bool = True) -> SourceHost:
+    endpoint = RpcEndpoint(LocalRpcService("coordinator"), "streams")
+    endpoint.start()
+
+    async def load(_: str | None) -> Source[Any]:
+        return Letters(can_be_stored=can_be_stored)
+
+    load_source: Callable[[str | None], Awaitable[Source[Any]]] = load
+    return SourceHost(endpoint, "letters", load_source, fail, keeper.keep)
+
+
+def asks(requests: int, position: int = 0) -> ReaderProgress:
+    return ReaderProgress(
+        JobMasterId(b"m" * 16), JobVertexID(b"v" * 16), 0, 0, 1, requests, position, None
+    )
+
+
+def letters(events: tuple[bytes, ...]) -> list[str]:
+    return [pickle.loads(event) for event in events]
+
+
+async def test_readers_are_told_when_it_is_kept() -> None:
+    keeper = Keeper()
+    source = host(keeper)
+    asked = asyncio.ensure_future(source.exchange(asks(1)))
+    await keeper.is_told.wait()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not asked.done()
+    keeper.may_answer.set()
+    assert letters(await asked) == ["a"]
+    kept = keeper.told[-1]
+    assert kept is not None
+    (reader,) = kept.readers
+    assert letters(reader.events) == ["a"]
+    await source.close()
+
+
+@pytest.mark.parametrize(
+    ("can_be_stored", "has_room"), [(False, True), (True, False)], ids=["not stored", "too large"]
+)
+async def test_what_cannot_be_kept_is_said_once_and_readers_are_told_all_the_same(
+    can_be_stored: bool, has_room: bool
+) -> None:
+    keeper = Keeper(has_room=has_room)
+    keeper.may_answer.set()
+    source = host(keeper, can_be_stored=can_be_stored)
+    assert letters(await source.exchange(asks(1))) == ["a"]
+    assert letters(await source.exchange(asks(2, 1))) == ["b"]
+    await source.kept()
+    assert keeper.told.count(None) == 1
+    tried = len(keeper.told)
+    assert letters(await source.exchange(asks(3, 2))) == ["c"]
+    await source.kept()
+    assert len(keeper.told) == tried
+
+    source.keep_again()
+    await source.kept()
+    assert keeper.told[tried:] == [None], "the next JobMaster is to know that nobody knows"
+    await source.close()
+
+
+async def test_the_next_keeper_is_told_all_also_while_the_last_one_is_being_told() -> None:
+    keeper = Keeper()
+    source = host(keeper)
+    asked = asyncio.ensure_future(source.exchange(asks(1)))
+    await keeper.is_told.wait()
+    source.keep_again()
+    keeper.may_answer.set()
+    await asked
+    await source.kept()
+    before = len(keeper.told)
+    assert before >= 2
+    source.keep_again()
+    await source.kept()
+    assert len(keeper.told) == before + 1
+    assert keeper.told[-1] == keeper.told[-2]
+    await source.close()
