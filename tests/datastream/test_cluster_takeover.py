@@ -162,6 +162,31 @@ def test_what_dies_with_the_job_master_restarts_from_the_last_checkpoint(
     assert is_right(list(program.results))
 
 
+def test_no_task_notices_when_the_coordinator_of_the_sources_dies(
+    cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    program = HalfWay(cluster.client, tmp_path / "program")
+    for _ in range(2):
+        program.take_checkpoints()
+        cluster.crash("StreamCoordinator")
+    program.take_checkpoints()
+    assert attempts(program.job) == {0}
+    program.go_on()
+    assert is_right(list(program.results))
+
+
+def test_a_coordinator_of_sources_that_dies_too_often_restarts_the_job(tmp_path: Path) -> None:
+    """As one whose enumerator kills its process; here it is once too often."""
+    configuration = {**CONFIGURATION, "jobmaster.max-failovers": "0"}
+    with none_left(), threaded_cluster(str(tmp_path), configuration=configuration) as cluster:
+        program = HalfWay(cluster.client, tmp_path / "program", settings_of=RESTARTS)
+        program.take_checkpoints()
+        cluster.crash("StreamCoordinator")
+        wait_until(lambda: program.job.details().restarts == 1, 30, "the job to restart")
+        program.go_on()
+        assert is_right(list(program.results))
+
+
 def test_only_the_region_of_a_lost_task_executor_restarts(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
