@@ -32,6 +32,7 @@ for place in (HERE, HERE.parent):
 
 import ray  # noqa: E402
 from _machine import facts  # noqa: E402
+from _zookeeper import zookeeper  # noqa: E402
 from kazoo.client import KazooClient  # noqa: E402
 from kazoo.exceptions import NoNodeError  # noqa: E402
 
@@ -39,7 +40,7 @@ import flinkray  # noqa: E402
 from flinkray.client import ClusterClient  # noqa: E402
 from flinkray.client.python_job import python_job  # noqa: E402
 from flinkray.rpc.ray.directory import RayDirectory  # noqa: E402
-from tests.zookeeper_server import ZooKeeperServer, why_not  # noqa: E402
+from tests.zookeeper_server import why_not  # noqa: E402
 
 CLUSTER_ID = "failover"
 ZNODE = f"/flinkray/{CLUSTER_ID}/leader"
@@ -54,29 +55,20 @@ LOOK = 0.002
 
 @contextmanager
 def servers(session_timeout: str) -> Iterator[tuple[ClusterClient, KazooClient]]:
-    server = ZooKeeperServer()
-    try:
-        server.start()
-        znodes = KazooClient(server.hosts)
-        znodes.start()
+    with (
+        zookeeper() as (hosts, znodes),
+        tempfile.TemporaryDirectory(prefix="flinkray-bench-") as storage,
+    ):
         configuration = {
             "high-availability.type": "zookeeper",
-            "high-availability.zookeeper.quorum": server.hosts,
+            "high-availability.zookeeper.quorum": hosts,
             "high-availability.zookeeper.client.session-timeout": session_timeout,
             "cluster.standby-masters": "1",
             "jobmaster.max-failovers": "1000",
+            "storage.dir": storage,
         }
-        with (
-            tempfile.TemporaryDirectory(prefix="flinkray-bench-") as storage,
-            flinkray.connect(
-                cluster_id=CLUSTER_ID, configuration={**configuration, "storage.dir": storage}
-            ) as client,
-        ):
+        with flinkray.connect(cluster_id=CLUSTER_ID, configuration=configuration) as client:
             yield client, znodes
-        znodes.stop()
-        znodes.close()
-    finally:
-        server.close()
 
 
 def leader(znodes: KazooClient, component: str) -> tuple[str, str] | None:

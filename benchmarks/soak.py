@@ -30,7 +30,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -41,6 +40,7 @@ for place in (HERE, HERE.parent):
 import psutil  # noqa: E402
 import ray  # noqa: E402
 from _machine import facts  # noqa: E402
+from _zookeeper import zookeeper  # noqa: E402
 from kazoo.client import KazooClient  # noqa: E402
 from ray.util.placement_group import placement_group_table  # noqa: E402
 
@@ -52,7 +52,7 @@ from flinkray.datastream import Configuration, StreamExecutionEnvironment, Types
 from flinkray.rpc.ray.directory import RayDirectory  # noqa: E402
 from flinkray.scheduler.shared.states import JobStatus  # noqa: E402
 from tests.system.observer import live_actors  # noqa: E402
-from tests.zookeeper_server import ZooKeeperServer, why_not  # noqa: E402
+from tests.zookeeper_server import why_not  # noqa: E402
 
 CLUSTER_ID = "soak"
 NAMESPACE = f"flinkray-{CLUSTER_ID}"
@@ -67,24 +67,9 @@ ANSWER = 300.0
 GROWTH = 1.1
 """By how much a master's memory may be larger in the end than after a quarter of the jobs."""
 OPEN_FILES = 1.25
-"""The same of its open files.  Ray closes what a dead process had open to it up to five minutes
-later (``subscriber_timeout_ms``), so their number follows the jobs per minute."""
+"""The same of its open files.  What a dead process had open to it stays for two minutes
+(``PARKED``), so their number follows the jobs per minute."""
 _JOB_ID = re.compile(r"[0-9a-f]{32}")
-
-
-@contextmanager
-def zookeeper() -> Iterator[tuple[str, KazooClient]]:
-    """Its address, and a client."""
-    server = ZooKeeperServer()
-    try:
-        server.start()
-        znodes = KazooClient(server.hosts)
-        znodes.start()
-        yield server.hosts, znodes
-        znodes.stop()
-        znodes.close()
-    finally:
-        server.close()
 
 
 def configuration(hosts: str, storage: Path) -> dict[str, str]:

@@ -347,7 +347,8 @@ MAX_JOB_MASTER_FAILOVERS = ConfigOption(
     integer(minimum=0),
     5,
     "How often a new JobMaster is started for a job whose JobMaster died, within "
-    "jobmaster.failover-validity-interval, before the job fails.",
+    "jobmaster.failover-validity-interval, before the job fails. The coordinator of a stream job's "
+    "sources may die as often; then the restart strategy decides.",
 )
 JOB_MASTER_TAKEOVER_TIMEOUT = ConfigOption(
     "jobmaster.takeover-timeout",

@@ -120,6 +120,16 @@ async def test_without_a_prestarted_process_an_actor_of_that_name_is_created(
     assert (await record_of(service, "worker")).actor_name == "worker"
 
 
+async def test_of_prestarted_processes_that_were_ended_nothing_stays(
+    service: RayRpcService,
+) -> None:
+    name = await prestarted(service)
+    directory = RayDirectory(service.namespace)
+    assert await service.run_blocking(directory.names, name) == [name]
+    await service.end_prestarted()
+    assert await service.run_blocking(directory.names, "Prestarted") == []
+
+
 async def test_an_error_at_the_start_of_the_role_is_the_spawners(service: RayRpcService) -> None:
     await prestarted(service)
     spec = EndpointSpec(

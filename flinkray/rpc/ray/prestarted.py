@@ -183,6 +183,7 @@ class PrestartedKeeper:
     async def _end(self, name: str) -> None:
         await self._run(self._directory.remove_prestarted, name)
         await self._kill_actor(name)
+        await self._run(self._directory.remove, name)
 
     async def _is_there(self, name: str) -> bool:
         try:
