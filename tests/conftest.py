@@ -55,9 +55,11 @@ def interrupts() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def java_for_ray() -> Iterator[None]:
-    """Tests start Ray by themselves, and Ray must see a Java then."""
-    with java_on_path():
+def any_ray() -> Iterator[None]:
+    """Tests start Ray by themselves.  It must see a Java then, and its workers would get next to
+    nothing of a machine on which other tests run beside, as they have nice 15."""
+    with java_on_path(), pytest.MonkeyPatch.context() as environment:
+        environment.setenv("RAY_worker_niceness", "0")
         yield
 
 

@@ -43,10 +43,15 @@ RUNS = ["register", "wait"]
 ENDS = ["register", "finish"]
 
 
+_POLL_INTERVAL = 0.005
+"""Seconds.  A loop without a pause would keep the interpreter from the threads in which blocking
+work is done, such as looking for processes that a Spark stage has left."""
+
+
 async def eventually(condition: Callable[[], Awaitable[bool]], what: str) -> None:
     async def poll() -> None:
         while not await condition():  # noqa: ASYNC110 - no event tells of what is polled here
-            await asyncio.sleep(0)
+            await asyncio.sleep(_POLL_INTERVAL)
 
     try:
         await asyncio.wait_for(poll(), 10)

@@ -112,8 +112,8 @@ def test_the_same_with_state_on_a_disk(
     results = tallies(env, 40_000, 10_000.0, witness).execute_and_collect()
     wait_for_another(checkpoints)
     for _ in range(2):
-        wait_for_another(checkpoints)
-        assert list(disk.iterdir()), "state is there"
+        wait_for_another(checkpoints)  # its tasks may be starting again by now
+        wait_until(lambda: any(disk.iterdir()), 10, "state on the disk")
         cluster.crash("TaskProcess")
     assert set(results) == expected(40_000)
     begun = first_numbers(witness)

@@ -25,6 +25,7 @@ class Book(RayDirectory):
         super().__init__("test")
         self.begun: list[str] = []
         self.ready: list[str] = []
+        self.removed: list[str] = []
         self.is_away = False
 
     def starting_prestarted(self) -> list[str]:
@@ -42,6 +43,9 @@ class Book(RayDirectory):
 
     def prestarted_begun(self, name: str) -> None:
         self.begun.append(name)
+
+    def remove(self, process_name: str, incarnation: str | None = None) -> None:
+        self.removed.append(process_name)
 
 
 @on_virtual_time
@@ -193,6 +197,6 @@ async def test_a_prestarted_process_that_is_in_the_book_and_dead_is_ended() -> N
     await cluster.host.close()
     keeper = PrestartedKeeper(cluster.driver, cluster.book, cluster.run, cluster.kill, cluster.kill)
     await keeper._fill_up(0)
-    assert cluster.killed == ["Prestarted-1"]
+    assert cluster.killed == cluster.book.removed == ["Prestarted-1"]
     assert cluster.book.ready == []
     await cluster.close()

@@ -77,13 +77,13 @@ def test_task_processes_that_stand_still_are_replaced(
     checkpoints, witness = tmp_path / "checkpoints", tmp_path / "witness"
     env = StreamExecutionEnvironment.get_execution_environment(cluster=streams)
     env.configure(Configuration.from_dict(settings(checkpoints, "300 ms")))
-    results = tallies(env.set_parallelism(2), 32_000, PER_SECOND, witness).execute_and_collect()
+    results = tallies(env.set_parallelism(2), 48_000, PER_SECOND, witness).execute_and_collect()
     wait_until(lambda: newest(checkpoints) > 1, 90, "two checkpoints")
     stopped = of_kind("TaskProcess")
     try:
         for pid in stopped:
             os.kill(pid, signal.SIGSTOP)
-        assert set(results) == expected(32_000)
+        assert set(results) == expected(48_000)
     finally:
         for pid in stopped:
             with suppress(ProcessLookupError):

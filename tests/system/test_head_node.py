@@ -37,7 +37,7 @@ pytestmark = [
     pytest.mark.timeout(300 + 2 * AWAY),
 ]
 
-PATIENT = {"RAY_gcs_rpc_server_reconnect_timeout_s": "600", "RAY_worker_niceness": "0"}
+PATIENT = {"RAY_gcs_rpc_server_reconnect_timeout_s": "600"}
 """For all nodes: they end when the head is away for longer."""
 OF_RAY = {"ray::DashboardA", "ray::RuntimeEnv", "ray::IDLE"}
 """Processes that Ray itself has on each node."""
