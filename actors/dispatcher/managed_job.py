@@ -142,4 +142,5 @@ def overview_of(details: JobDetails) -> JobOverview:
         details.start_time,
         details.end_time,
         dict(tasks),
+        max(details.status_timestamps.values(), default=details.start_time),
     )

@@ -1,5 +1,5 @@
 """The command line: ``flinkray run|list|info|logs|cancel|resize|savepoint|stop|query``,
-``flinkray cluster up|down|status``, ``flinkray data-sets list|release`` and
+``flinkray cluster up|down|status``, ``flinkray rest``, ``flinkray data-sets list|release`` and
 ``flinkray checkpoint list|show|trigger``.
 
 Exit codes: 0 success; 1 the job failed, or an error that is none of the following; 2 bad input
@@ -51,6 +51,7 @@ COMMANDS = {
     "logs": "cli_logs:logs",
     "query": "cli_query:query",
     "resize": "cli_resize:resize",
+    "rest": "cli_rest:rest",
     "run": "cli_run:run",
     "savepoint": "cli_savepoints:savepoint",
     "stop": "cli_savepoints:stop",
@@ -67,6 +68,7 @@ SUMMARIES = {
     "logs": "Show what a job has printed and logged, by process.",
     "query": "Show what is stored for keys in a queryable state, a line for each.",
     "resize": "Let an elastic job run with another parallelism.",
+    "rest": "Serve a running cluster over HTTP, as Flink's REST API does, until Ctrl-C.",
     "run": "Run a program of streams, or a PySpark pipeline.",
     "savepoint": "Take a savepoint of a job, which goes on, and print where it is.",
     "stop": "Take a savepoint of a job, let it finish, and print where the savepoint is.",

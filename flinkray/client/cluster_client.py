@@ -293,6 +293,11 @@ class ClusterClient:
             self._output.clear_before(clear)
 
     @property
+    def dispatcher(self) -> DispatcherConnection:
+        """To be used on the client's event loop."""
+        return self._connection
+
+    @property
     def rpc_service(self) -> RpcService:
         """To be used on the client's event loop."""
         return self._connection.rpc_service

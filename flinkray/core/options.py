@@ -2,7 +2,8 @@
 
 Those of leader election are in :mod:`flinkray.core.high_availability_options`, those of the network
 between tasks in :mod:`flinkray.core.network_options`, those of clients in
-:mod:`flinkray.core.client_options`, those that a job may set for itself in
+:mod:`flinkray.core.client_options`, those of the REST endpoint in
+:mod:`flinkray.core.rest_options`, those that a job may set for itself in
 :mod:`flinkray.core.job_options`.
 ``docs/configuration.md`` shows this table; a test holds the page against it.
 """
@@ -16,6 +17,7 @@ from flinkray.core import (
     high_availability_options,
     job_options,
     network_options,
+    rest_options,
 )
 from flinkray.core.config_option import (
     ConfigOption,
@@ -422,6 +424,7 @@ OPTIONS: dict[str, ConfigOption[Any]] = {
         vars(job_options),
         vars(network_options),
         vars(client_options),
+        vars(rest_options),
     )
     for option in topic.values()
     if isinstance(option, ConfigOption)

@@ -137,6 +137,7 @@ class JobRecord:
             self._started_at + self.epoch_offset,
             None if ended is None else ended + self.epoch_offset,
             tasks,
+            max(self._machine.entered.values()) + self.epoch_offset,
         )
 
     def job_result(self, now: float) -> JobResult:

@@ -183,6 +183,8 @@ class JobOverview:
     end_time: float | None
     tasks: dict[str, int] = field(default_factory=dict)
     """ExecutionState name -> how many subtasks are in it; those that occur."""
+    last_modified: float | None = None
+    """Seconds since the epoch when its status changed last."""
 
 
 @stored("JobResult", version=2, migrations={1: with_defaults})

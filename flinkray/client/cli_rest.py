@@ -1,0 +1,41 @@
+"""``flinkray rest``."""
+
+from __future__ import annotations
+
+import threading
+
+import click
+
+from flinkray.client.cli_options import common, connected, pairs
+from flinkray.core.config import Configuration
+from flinkray.core.rest_options import REST_BIND_ADDRESS, REST_BIND_PORT
+
+
+@click.command()
+@click.option("--host", help=f"Where to listen; {REST_BIND_ADDRESS.key} of the configuration.")
+@click.option(
+    "--port", help=f"A port, or a range of which the first free one is taken; {REST_BIND_PORT.key}."
+)
+@pairs("-D", "values", help="Configuration (docs/configuration.md).")
+@common
+def rest(
+    host: str | None,
+    port: str | None,
+    values: tuple[tuple[str, str], ...],
+    address: str | None,
+    cluster_id: str,
+) -> None:
+    """Serve a running cluster over HTTP, as Flink's REST API does, until Ctrl-C."""
+    from flinkray.rest.server import RestServer, RestSettings
+
+    given = {REST_BIND_ADDRESS.key: host, REST_BIND_PORT.key: port}
+    options = {key: value for key, value in given.items() if value is not None}
+    settings = RestSettings.of(Configuration({**dict(values), **options}))
+    with connected(address, cluster_id) as client:
+        server = RestServer(client.dispatcher, settings)
+        client.run(server.start())
+        try:
+            click.echo(f"cluster {cluster_id!r} is served at {server.url} (Ctrl-C ends it)")
+            threading.Event().wait()
+        finally:
+            client.run(server.close())

@@ -1,0 +1,126 @@
+"""What the endpoint knows of its cluster: looks that many lookers share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from flinkray.actors.gateways import DispatcherGateway
+from flinkray.core.ids import JobID
+from flinkray.scheduler.reports.job_info import ClusterOverview, JobDetails, JobOverview
+
+T = TypeVar("T")
+
+
+class Cluster(Protocol):
+    """Questions to whichever Dispatcher leads."""
+
+    async def ask(
+        self,
+        question: str,
+        call: Callable[[DispatcherGateway], Awaitable[T]],
+        timeout: float | None,
+    ) -> T:
+        """*question*: for error messages.  *timeout*: seconds; None: as long as there is a
+        Dispatcher.
+
+        Raises:
+            RpcError: nobody has answered.
+            Exception: what the Dispatcher answered with.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class _Look:
+    answer: asyncio.Future[Any]
+    expires: float
+    """By the loop's clock."""
+
+
+class SharedLooks:
+    """A look costs the cluster once, however many look at the same at about the same time (RE-12).
+    Use on one event loop.
+
+    An answer counts for *lifetime* seconds from when it was asked for; an error is given to those
+    who wait for it, and not kept.
+    """
+
+    def __init__(self, lifetime: float) -> None:
+        self._lifetime = lifetime
+        self._looks: dict[Hashable, _Look] = {}
+
+    async def look(self, key: Hashable, fetch: Callable[[], Awaitable[T]]) -> T:
+        """Whoever of the lookers goes, the others get their answer."""
+        loop = asyncio.get_running_loop()
+        look = self._looks.get(key)
+        if look is None or (look.answer.done() and look.expires <= loop.time()):
+            answer = asyncio.ensure_future(fetch())
+            look = self._looks[key] = _Look(answer, loop.time() + self._lifetime)
+            answer.add_done_callback(lambda done: self._answered(key, done))
+        return await asyncio.shield(look.answer)
+
+    def _answered(self, key: Hashable, answer: asyncio.Future[Any]) -> None:
+        if answer.cancelled() or answer.exception() is not None:
+            self._forget(key, answer)
+        else:
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._lifetime, self._forget, key, answer)
+
+    def _forget(self, key: Hashable, answer: asyncio.Future[Any]) -> None:
+        look = self._looks.get(key)
+        if look is not None and look.answer is answer:
+            del self._looks[key]
+
+    def close(self) -> None:
+        """Nobody waits any more."""
+        for look in self._looks.values():
+            look.answer.cancel()
+
+
+class ClusterView:
+    """A cluster as it was not longer ago than the lifetime of a look."""
+
+    def __init__(self, cluster: Cluster, lifetime: float, timeout: float) -> None:
+        """*timeout*: seconds for each answer."""
+        self.cluster = cluster
+        self.timeout = timeout
+        self._looks = SharedLooks(lifetime)
+
+    async def ask(self, question: str, call: Callable[[DispatcherGateway], Awaitable[T]]) -> T:
+        """Not shared with others."""
+        return await self.cluster.ask(question, call, self.timeout)
+
+    async def overview(self) -> ClusterOverview:
+        async def fetch() -> ClusterOverview:
+            return await self.ask(
+                "get the overview of the cluster", lambda it: it.request_cluster_overview()
+            )
+
+        return await self._looks.look("overview", fetch)
+
+    async def jobs(self) -> tuple[JobOverview, ...]:
+        """Oldest first."""
+
+        async def fetch() -> tuple[JobOverview, ...]:
+            return await self.ask("list the jobs", lambda it: it.list_jobs())
+
+        return await self._looks.look("jobs", fetch)
+
+    async def details(self, job_id: JobID) -> JobDetails:
+        """
+        Raises:
+            JobNotFoundError: there is no such job.
+        """
+
+        async def fetch() -> JobDetails:
+            return await self.ask(
+                f"get the details of job {job_id}", lambda it: it.request_job_details(job_id)
+            )
+
+        return await self._looks.look(job_id, fetch)
+
+    def close(self) -> None:
+        self._looks.close()

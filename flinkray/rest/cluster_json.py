@@ -1,0 +1,114 @@
+"""A cluster and its TaskExecutors in the JSON of Flink's REST API."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+import flinkray
+from flinkray.core.ids import JobID
+from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.reports.job_info import ClusterOverview, TaskExecutorInfo
+from flinkray.scheduler.shared.states import JobStatus
+
+_UNKNOWN = -1
+_MEGABYTE = 1 << 20
+
+
+def dashboard_configuration(refresh_interval: float) -> dict[str, Any]:
+    """*refresh_interval*: seconds between two looks of a page."""
+    return {
+        "refresh-interval": round(refresh_interval * 1000),
+        "timezone-name": time.tzname[0],
+        "timezone-offset": -time.timezone * 1000,
+        "flink-version": flinkray.__version__,
+        "flink-revision": f"flinkray {flinkray.__version__}",
+        "features": {
+            "web-submit": False,
+            "web-cancel": True,
+            "web-rescale": False,
+            "web-history": False,
+        },
+    }
+
+
+def overview(cluster: ClusterOverview) -> dict[str, Any]:
+    counts = Counter(job.status for job in cluster.jobs)
+    ended = (JobStatus.FINISHED, JobStatus.CANCELED, JobStatus.FAILED)
+    return {
+        "taskmanagers": len(cluster.task_executors),
+        "slots-total": cluster.slots_total,
+        "slots-available": cluster.slots_available,
+        "jobs-running": sum(counts.values()) - sum(counts[status] for status in ended),
+        "jobs-finished": counts[JobStatus.FINISHED],
+        "jobs-cancelled": counts[JobStatus.CANCELED],
+        "jobs-failed": counts[JobStatus.FAILED],
+        "flink-version": cluster.version,
+        "flink-commit": f"flinkray {cluster.version}",
+    }
+
+
+def task_managers(cluster: ClusterOverview) -> dict[str, Any]:
+    return {"taskmanagers": [task_manager(one) for one in cluster.task_executors]}
+
+
+def task_manager(it: TaskExecutorInfo) -> dict[str, Any]:
+    free = it.free_slots / it.number_of_slots if it.number_of_slots else 0.0
+    total = it.total_profile
+    return {
+        "id": str(it.location.resource_id),
+        "path": it.location.address,
+        "dataPort": _UNKNOWN,
+        "jmxPort": _UNKNOWN,
+        "timeSinceLastHeartbeat": _UNKNOWN,
+        "slotsNumber": it.number_of_slots,
+        "freeSlots": it.free_slots,
+        "assignedTasks": _UNKNOWN,
+        "totalResource": _resource(total, 1.0),
+        "freeResource": _resource(total, free),
+        "hardware": {
+            "cpuCores": round(total.cpu),
+            "physicalMemory": total.memory,
+            "freeMemory": _UNKNOWN,
+            "managedMemory": 0,
+        },
+        "memoryConfiguration": {
+            "frameworkHeap": 0,
+            "taskHeap": total.memory,
+            "frameworkOffHeap": 0,
+            "taskOffHeap": 0,
+            "networkMemory": 0,
+            "managedMemory": 0,
+            "jvmMetaspace": 0,
+            "jvmOverhead": 0,
+            "totalFlinkMemory": total.memory,
+            "totalProcessMemory": total.memory,
+        },
+    }
+
+
+def task_manager_details(it: TaskExecutorInfo) -> dict[str, Any]:
+    """With the slots that its jobs have: a TaskExecutor's slots are alike."""
+    return {**task_manager(it), "allocatedSlots": [_slot(job_id, it) for job_id in it.jobs]}
+
+
+def _slot(job_id: JobID, it: TaskExecutorInfo) -> dict[str, Any]:
+    share = 1 / it.number_of_slots if it.number_of_slots else 0.0
+    return {
+        "jobId": job_id.hex(),
+        "resource": _resource(it.total_profile, share),
+        "assignedTasks": _UNKNOWN,
+    }
+
+
+def _resource(profile: ResourceProfile, share: float) -> dict[str, Any]:
+    """Memory in MiB, all of it as that of tasks: there is no other budget."""
+    return {
+        "cpuCores": profile.cpu * share,
+        "taskHeapMemory": int(profile.memory * share) // _MEGABYTE,
+        "taskOffHeapMemory": 0,
+        "managedMemory": 0,
+        "networkMemory": 0,
+        "extendedResources": {name: value * share for name, value in profile.extended.items()},
+    }

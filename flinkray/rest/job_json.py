@@ -1,0 +1,341 @@
+"""Jobs, their vertices and subtasks in the JSON of Flink's REST API."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from flinkray.rest.throwable import failure_cause
+from flinkray.rest.times import NOT_YET, STATES, distribution, milliseconds, state_counts
+from flinkray.scheduler.reports.execution_info import ExecutionInfo
+from flinkray.scheduler.reports.job_info import (
+    ExceptionEntry,
+    JobDetails,
+    JobOverview,
+    JobResult,
+    VertexInfo,
+)
+from flinkray.scheduler.shared.io_metrics import IOMetrics, total
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+
+UNASSIGNED = "(unassigned)"
+
+_LOCATION = re.compile(r"(?P<executor>\S+) bundle \d+ on (?P<node>\S+)")
+_ERROR_NAME = re.compile(r"[A-Za-z_][\w.]*")
+
+_APPLICATION_STATUS = {
+    JobStatus.FINISHED: "SUCCEEDED",
+    JobStatus.FAILED: "FAILED",
+    JobStatus.CANCELED: "CANCELED",
+}
+
+
+# --- jobs -----------------------------------------------------------------------------------------
+
+
+def ids_with_status(jobs: Iterable[JobOverview]) -> dict[str, Any]:
+    return {"jobs": [{"id": job.job_id.hex(), "status": job.status.name} for job in jobs]}
+
+
+def overviews(jobs: Iterable[JobOverview], now: float) -> dict[str, Any]:
+    return {"jobs": [_overview(job, now) for job in jobs]}
+
+
+def _overview(job: JobOverview, now: float) -> dict[str, Any]:
+    end = job.end_time
+    counts = state_counts(job.tasks)
+    return {
+        "jid": job.job_id.hex(),
+        "name": job.name,
+        "start-time": milliseconds(job.start_time),
+        "end-time": milliseconds(end),
+        "duration": _duration(job.start_time, end, now),
+        "state": job.status.name,
+        "last-modification": milliseconds(job.last_modified or end or job.start_time),
+        "tasks": {
+            "total": sum(counts.values()),
+            **{name.lower(): count for name, count in counts.items()},
+        },
+        "pending-operators": 0,
+    }
+
+
+def details(job: JobDetails, now: float) -> dict[str, Any]:
+    plan_of_job = plan(job)
+    statuses = [vertex_status(vertex.tasks, vertex.parallelism) for vertex in job.vertices]
+    return {
+        "jid": job.job_id.hex(),
+        "name": job.name,
+        "isStoppable": False,
+        "state": job.status.name,
+        "job-type": plan_of_job.get("type", "STREAMING"),
+        "start-time": milliseconds(job.start_time),
+        "end-time": milliseconds(job.end_time),
+        "duration": _duration(job.start_time, job.end_time, now),
+        "maxParallelism": -1,
+        "now": milliseconds(now),
+        "timestamps": {
+            status.name: milliseconds(job.status_timestamps.get(status.name), 0)
+            for status in JobStatus
+        },
+        "vertices": [_vertex(vertex, job, now) for vertex in job.vertices],
+        "status-counts": state_counts(Counter(statuses)),
+        "pending-operators": 0,
+        "plan": plan_of_job,
+    }
+
+
+def plan(job: JobDetails) -> dict[str, Any]:
+    """An empty one before a JobMaster has told it."""
+    if job.plan:
+        told: dict[str, Any] = json.loads(job.plan)
+        return told
+    return {"jid": job.job_id.hex(), "name": job.name, "type": "STREAMING", "nodes": []}
+
+
+def execution_result(result: JobResult | None) -> dict[str, Any]:
+    """*result*: None while the job has none."""
+    if result is None or not result.status.is_globally_terminal:
+        return {"status": {"id": "IN_PROGRESS"}}
+    of_job: dict[str, Any] = {
+        "id": result.job_id.hex(),
+        "application-status": _APPLICATION_STATUS[result.status],
+        "accumulator-results": {},
+        "net-runtime": milliseconds(result.net_runtime),
+    }
+    if result.failure is not None:
+        of_job["failure-cause"] = failure_cause(result.failure, result.failure_traceback)
+    return {"status": {"id": "COMPLETED"}, "job-execution-result": of_job}
+
+
+def exceptions(job: JobDetails, most: int) -> dict[str, Any]:
+    """The last *most*, newest first."""
+    newest_first = job.exceptions[::-1]
+    return {
+        "exceptionHistory": {
+            "entries": [_exception(entry) for entry in newest_first[:most]],
+            "truncated": len(newest_first) > most,
+        }
+    }
+
+
+def _exception(entry: ExceptionEntry) -> dict[str, Any]:
+    executor, endpoint = _place(entry.location)
+    return {
+        "exceptionName": _name(entry),
+        "stacktrace": entry.traceback or entry.text,
+        "timestamp": milliseconds(entry.timestamp),
+        "failureLabels": {},
+        "taskName": entry.task,
+        "endpoint": None if entry.location is None else endpoint,
+        "taskManagerId": None if entry.location is None else executor,
+        "concurrentExceptions": [_exception(other) for other in entry.concurrent],
+    }
+
+
+def _name(entry: ExceptionEntry) -> str:
+    """The type of the error, where its text or traceback begins or ends with one; else the text."""
+    last = (entry.traceback or "").rstrip().rpartition("\n")[2]
+    for line in (entry.text, last):
+        name, colon, _ = line.partition(":")
+        if colon and _ERROR_NAME.fullmatch(name):
+            return name
+    return entry.text
+
+
+# --- vertices -------------------------------------------------------------------------------------
+
+
+def vertex_status(tasks: Mapping[str, int], number: int) -> str:
+    """One state for *number* subtasks, by Flink's rule.  *tasks*: how many are in which."""
+    for state in ("FAILED", "CANCELING", "CANCELED", "INITIALIZING", "RUNNING"):
+        if tasks.get(state):
+            return state
+    if tasks.get("FINISHED"):
+        return "FINISHED" if tasks["FINISHED"] == number else "RUNNING"
+    return "CREATED"
+
+
+def _vertex(vertex: VertexInfo, job: JobDetails, now: float) -> dict[str, Any]:
+    metrics, measured = vertex.io_metrics, vertex.measured
+    return {
+        "id": vertex.vertex_id.hex(),
+        "name": vertex.name,
+        "maxParallelism": -1 if vertex.max_parallelism is None else vertex.max_parallelism,
+        "parallelism": vertex.parallelism,
+        "status": vertex_status(vertex.tasks, vertex.parallelism),
+        **_run(vertex.executions, job, now),
+        "tasks": state_counts(vertex.tasks),
+        "metrics": io_metrics(metrics, is_complete=measured >= vertex.parallelism),
+    }
+
+
+def _run(executions: Iterable[ExecutionInfo], job: JobDetails, now: float) -> dict[str, int]:
+    """From when the first of some was deployed until the last of all has ended."""
+    every = tuple(executions)
+    starts = [at for one in every if (at := one.state_timestamps.get("DEPLOYING")) is not None]
+    start = min(starts, default=None)
+    ends = [one.end_time for one in every if one.state.is_terminal and one.end_time is not None]
+    end = max(ends) if ends and len(ends) == len(every) else job.end_time
+    return {
+        "start-time": milliseconds(start),
+        "end-time": NOT_YET if start is None else milliseconds(end),
+        "duration": NOT_YET if start is None else _duration(start, end, now),
+    }
+
+
+def io_metrics(metrics: IOMetrics | None, *, is_complete: bool) -> dict[str, Any]:
+    """What is not known counts as 0, and is not complete."""
+    known = metrics or IOMetrics(0, 0, 0, 0, 0, 0, 0)
+    return {
+        "read-bytes": known.bytes_in or 0,
+        "read-bytes-complete": is_complete,
+        "write-bytes": known.bytes_out or 0,
+        "write-bytes-complete": is_complete,
+        "read-records": known.records_in or 0,
+        "read-records-complete": is_complete,
+        "write-records": known.records_out or 0,
+        "write-records-complete": is_complete,
+        "accumulated-backpressured-time": known.back_pressured_ms,
+        "accumulated-idle-time": known.idle_ms,
+        "accumulated-busy-time": float(known.busy_ms),
+    }
+
+
+def vertex_details(vertex: VertexInfo, now: float) -> dict[str, Any]:
+    return {
+        "id": vertex.vertex_id.hex(),
+        "name": vertex.name,
+        "parallelism": vertex.parallelism,
+        "maxParallelism": -1 if vertex.max_parallelism is None else vertex.max_parallelism,
+        "now": milliseconds(now),
+        "subtasks": [subtask(execution, now) for execution in vertex.executions],
+        "aggregated": _aggregated(vertex.executions, now),
+    }
+
+
+def subtask(execution: ExecutionInfo, now: float) -> dict[str, Any]:
+    executor, endpoint = _place(execution.location)
+    start = milliseconds(execution.state_timestamps.get("DEPLOYING"))
+    return {
+        "subtask": execution.subtask_index,
+        "status": execution.state.name,
+        "attempt": execution.attempt_number,
+        "endpoint": endpoint,
+        "start-time": start,
+        "end-time": _end(execution),
+        "duration": _time_of(execution, now),
+        "metrics": io_metrics(execution.io_metrics, is_complete=execution.io_metrics is not None),
+        "taskmanager-id": executor,
+        "status-duration": _status_durations(execution, now),
+        "start_time": start,
+    }
+
+
+def _end(execution: ExecutionInfo) -> int:
+    return milliseconds(execution.end_time if execution.state.is_terminal else None)
+
+
+def _time_of(execution: ExecutionInfo, now: float) -> int:
+    """Since it was deployed."""
+    start = execution.state_timestamps.get("DEPLOYING")
+    end = execution.end_time if execution.state.is_terminal else None
+    return NOT_YET if start is None else _duration(start, end, now)
+
+
+def _status_durations(execution: ExecutionInfo, now: float) -> dict[str, int]:
+    """How long it was in each state that it has left or is in; ends last for no time."""
+    entered = sorted(
+        ((at, name) for name, at in execution.state_timestamps.items()),
+        key=lambda item: (item[0], STATES.index(item[1])),
+    )
+    left = [at for at, _ in entered[1:]] + [now]
+    return {
+        name: _duration(at, until, now)
+        for (at, name), until in zip(entered, left, strict=True)
+        if not ExecutionState[name].is_terminal
+    }
+
+
+def _aggregated(executions: Iterable[ExecutionInfo], now: float) -> dict[str, Any]:
+    numbers: defaultdict[str, list[float]] = defaultdict(list)
+    durations: defaultdict[str, list[float]] = defaultdict(list)
+    for execution in executions:
+        metrics = io_metrics(execution.io_metrics, is_complete=True)
+        for name, value in metrics.items():
+            if not name.endswith("-complete"):
+                numbers[name].append(value)
+        for name, duration in _status_durations(execution, now).items():
+            durations[name].append(duration)
+    return {
+        "metrics": {name: distribution(values) for name, values in numbers.items()},
+        "status-duration": {name: distribution(values) for name, values in durations.items()},
+    }
+
+
+def subtask_times(vertex: VertexInfo, now: float) -> dict[str, Any]:
+    return {
+        "id": vertex.vertex_id.hex(),
+        "name": vertex.name,
+        "now": milliseconds(now),
+        "subtasks": [
+            {
+                "subtask": execution.subtask_index,
+                "endpoint": _place(execution.location)[1],
+                "duration": _time_of(execution, now),
+                "timestamps": {
+                    state: milliseconds(execution.state_timestamps.get(state), 0)
+                    for state in STATES
+                },
+            }
+            for execution in vertex.executions
+        ],
+    }
+
+
+def vertex_task_managers(vertex: VertexInfo, job: JobDetails, now: float) -> dict[str, Any]:
+    """Its subtasks, by the TaskExecutor that has them."""
+    by_executor: defaultdict[str, list[ExecutionInfo]] = defaultdict(list)
+    for execution in vertex.executions:
+        by_executor[_place(execution.location)[0]].append(execution)
+    return {
+        "id": vertex.vertex_id.hex(),
+        "name": vertex.name,
+        "now": milliseconds(now),
+        "taskmanagers": [
+            _on_executor(executor, executions, job, now)
+            for executor, executions in by_executor.items()
+        ],
+    }
+
+
+def _on_executor(
+    executor: str, executions: list[ExecutionInfo], job: JobDetails, now: float
+) -> dict[str, Any]:
+    counts = Counter(execution.state.name for execution in executions)
+    measured = [it.io_metrics for it in executions if it.io_metrics is not None]
+    is_complete = len(measured) == len(executions)
+    return {
+        "endpoint": _place(executions[0].location)[1],
+        "taskmanager-id": executor,
+        "status": vertex_status(counts, len(executions)),
+        **_run(executions, job, now),
+        "metrics": io_metrics(total(measured), is_complete=is_complete),
+        "status-counts": state_counts(counts),
+        "aggregated": _aggregated(executions, now),
+    }
+
+
+def _place(location: str | None) -> tuple[str, str]:
+    """The TaskExecutor, and the host that it is on."""
+    found = None if location is None else _LOCATION.fullmatch(location)
+    if found is None:
+        return UNASSIGNED, UNASSIGNED
+    return found["executor"], found["node"]
+
+
+def _duration(start: float, end: float | None, now: float) -> int:
+    return max(0, milliseconds(now if end is None else end) - milliseconds(start))

@@ -1,0 +1,115 @@
+"""Operations that a client starts by one request and asks after by others (RE-20 to RE-24)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from flinkray.core.errors import FlinkRayError
+from flinkray.core.ids import TriggerID
+from flinkray.rest.errors import RestError, not_found, of_cluster
+from flinkray.rest.throwable import failure_cause
+
+log = logging.getLogger(__name__)
+
+Key = tuple[Hashable, TriggerID]
+"""What is done to what, and the id that the client or we have given it."""
+
+_REFUSED_WITHIN = 0.3
+"""Seconds in which an operation that is refused is answered by its trigger, with the reason."""
+
+
+@dataclass(slots=True)
+class _Operation:
+    task: asyncio.Future[dict[str, Any]]
+    failure_key: str
+    fetched: asyncio.Future[None]
+    """Done when somebody has got the result, or nobody will any more."""
+
+
+class Operations:
+    """Use on one event loop."""
+
+    def __init__(self, kept: float) -> None:
+        """*kept*: seconds for which results can be fetched."""
+        self._kept = kept
+        self._operations: dict[Key, _Operation] = {}
+        self._is_closing = False
+
+    async def start(
+        self,
+        key: Key,
+        perform: Callable[[], Awaitable[dict[str, Any]]],
+        failure_key: str = "failure-cause",
+    ) -> dict[str, str]:
+        """Begin it, unless it has begun, and return what tells the client its id.
+
+        Args:
+            perform: it; returns what the client is told when it has succeeded.
+            failure_key: under which the client is told of its failure.
+
+        Raises:
+            RestError: it is refused at once; nothing is known of it then.
+        """
+        if self._is_closing:
+            raise RestError(503, "the endpoint is being closed and starts nothing more")
+        operation = self._operations.get(key)
+        if operation is None:
+            loop = asyncio.get_running_loop()
+            task = asyncio.ensure_future(perform())
+            operation = self._operations[key] = _Operation(task, failure_key, loop.create_future())
+            task.add_done_callback(lambda _: self._ended(key))
+        done, _ = await asyncio.wait({operation.task}, timeout=_REFUSED_WITHIN)
+        if done and (error := operation.task.exception()) is not None:
+            self._forget(key)
+            raise of_cluster(error) if isinstance(error, FlinkRayError) else error
+        return {"request-id": key[1].hex()}
+
+    def poll(self, key: Key) -> dict[str, Any]:
+        """How far it is.
+
+        Raises:
+            RestError: it is not known.
+        """
+        operation = self._operations.get(key)
+        if operation is None:
+            raise not_found(f"Operation not found under key: {key[1].hex()}")
+        if not operation.task.done():
+            return {"status": {"id": "IN_PROGRESS"}}
+        if not operation.fetched.done():
+            operation.fetched.set_result(None)
+        return {"status": {"id": "COMPLETED"}, "operation": _outcome(operation)}
+
+    def _ended(self, key: Key) -> None:
+        operation = self._operations.get(key)
+        if operation is None:
+            return
+        if not operation.task.cancelled() and (error := operation.task.exception()) is not None:
+            log.info("operation %s has failed: %s", key[1], error)
+        asyncio.get_running_loop().call_later(self._kept, self._forget, key)
+
+    def _forget(self, key: Key) -> None:
+        operation = self._operations.pop(key, None)
+        if operation is not None and not operation.fetched.done():
+            operation.fetched.set_result(None)
+
+    async def close(self, patience: float) -> None:
+        """Start nothing more, and return when every result was fetched or has expired, or after
+        *patience* seconds.  What the cluster does goes on."""
+        self._is_closing = True
+        waiting = [operation.fetched for operation in self._operations.values()]
+        if waiting:
+            await asyncio.wait(waiting, timeout=patience)
+        for operation in self._operations.values():
+            operation.task.cancel()
+
+
+def _outcome(operation: _Operation) -> dict[str, Any]:
+    error = operation.task.exception()
+    if error is None:
+        return operation.task.result()
+    traceback = getattr(error, "remote_traceback", None)
+    return {operation.failure_key: failure_cause(str(error), traceback)}

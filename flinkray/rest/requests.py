@@ -1,0 +1,112 @@
+"""What clients send, looked at before anything is done with it (RE-03, RE-08)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from aiohttp import web
+
+from flinkray.core.ids import AbstractID, JobID, JobVertexID, TriggerID
+from flinkray.rest.errors import RestError, bad_request
+
+T = TypeVar("T")
+Id = TypeVar("Id", bound=AbstractID)
+
+_BODY_TIMEOUT = 10.0
+"""Seconds that a client has for what it sends."""
+
+
+def job_id(request: web.Request) -> JobID:
+    """Raises RestError: the path has none."""
+    return _id(JobID, "job id", request.match_info["job"])
+
+
+def vertex_id(request: web.Request) -> JobVertexID:
+    """Raises RestError: the path has none."""
+    return _id(JobVertexID, "vertex id", request.match_info["vertex"])
+
+
+def trigger_id(request: web.Request) -> TriggerID:
+    """Raises RestError: the path has none."""
+    return _id(TriggerID, "trigger id", request.match_info["trigger"])
+
+
+def _id(kind: type[Id], what: str, text: str) -> Id:
+    try:
+        return kind.from_hex(text)
+    except ValueError:
+        digits = 2 * AbstractID.SIZE
+        raise bad_request(f"{text!r} is no {what}: it has {digits} hexadecimal digits") from None
+
+
+def number(request: web.Request, place: str) -> int:
+    """A number that the path has.  Raises RestError: it has none."""
+    return _number(place, request.match_info[place])
+
+
+def number_asked(request: web.Request, name: str, default: int) -> int:
+    """A number that the query may have.  Raises RestError: it is none, or negative."""
+    text = request.query.get(name)
+    return default if text is None else _number(name, text)
+
+
+def _number(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise bad_request(f"{name} is to be a number, not {text!r}")
+    return int(text)
+
+
+class Body:
+    """The JSON object that a client has sent, of which each field has its type."""
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        self._fields = fields
+
+    @classmethod
+    async def of(cls, request: web.Request) -> Body:
+        """An empty one if the client has sent nothing.
+
+        Raises:
+            RestError: it is no JSON object, or comes too slowly.
+        """
+        if request.content_type.startswith("multipart/"):
+            raise bad_request("no files can be uploaded here")
+        try:
+            sent = await asyncio.wait_for(request.read(), _BODY_TIMEOUT)
+        except asyncio.TimeoutError:
+            raise RestError(408, f"the request did not come within {_BODY_TIMEOUT:g} s") from None
+        if not sent.strip():
+            return cls({})
+        try:
+            fields = json.loads(sent)
+        except (ValueError, RecursionError) as error:
+            raise bad_request(f"the request's body is no JSON: {error}") from None
+        if not isinstance(fields, dict):
+            raise bad_request("the request's body is to be a JSON object")
+        return cls(fields)
+
+    def text(self, *names: str) -> str | None:
+        """The value of the first of these fields that is there.  Raises RestError: it is no
+        text."""
+        return next((self._of_type(str, "a text", name) for name in names if name in self), None)
+
+    def flag(self, name: str) -> bool:
+        """False, if there is no such field.  Raises RestError: it is neither true nor false."""
+        return name in self and self._of_type(bool, "true or false", name)
+
+    def trigger_id(self) -> TriggerID:
+        """The client's, or one of ours.  Raises RestError: it is none."""
+        text = self.text("triggerId")
+        return TriggerID.generate() if text is None else _id(TriggerID, "trigger id", text)
+
+    def __contains__(self, name: str) -> bool:
+        return self._fields.get(name) is not None
+
+    def _of_type(self, kind: type[T], what: str, name: str) -> T:
+        value = self._fields[name]
+        if not isinstance(value, kind):
+            raise bad_request(f"{name} is to be {what}, not {value!r}")
+        return value

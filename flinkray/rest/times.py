@@ -1,0 +1,62 @@
+"""Times and states in Flink's JSON: milliseconds since 1970, and every state by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from statistics import fmean
+from typing import Any
+
+from flinkray.scheduler.shared.states import ExecutionState
+
+NOT_YET = -1
+"""Instead of a time that has not come."""
+
+STATES = (*(state.name for state in ExecutionState), "RECONCILING")
+"""Of tasks, as Flink knows them; none is ever RECONCILING here."""
+
+
+def milliseconds(seconds: float | None, otherwise: int = NOT_YET) -> int:
+    """*otherwise*: of None."""
+    return otherwise if seconds is None else round(seconds * 1000)
+
+
+def state_counts(counts: Mapping[str, int]) -> dict[str, int]:
+    """All states, also those that nothing is in (RE-43)."""
+    return {state: counts.get(state, 0) for state in STATES}
+
+
+def distribution(values: Iterable[float]) -> dict[str, int]:
+    """Of one number of each subtask, as Flink's dashboard aggregates them."""
+    ordered = sorted(values) or [0]
+    return {
+        "min": round(ordered[0]),
+        "max": round(ordered[-1]),
+        "avg": round(fmean(ordered)),
+        "sum": round(sum(ordered)),
+        "median": round(quantile(ordered, 0.5)),
+        "p25": round(quantile(ordered, 0.25)),
+        "p75": round(quantile(ordered, 0.75)),
+        "p95": round(quantile(ordered, 0.95)),
+    }
+
+
+def summary(values: Iterable[float]) -> dict[str, Any]:
+    """Of one number of each checkpoint; of none, as Flink's."""
+    ordered = sorted(values)
+    shares = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
+    if not ordered:
+        return {"min": 0, "max": 0, "avg": 0, **dict.fromkeys(shares, "NaN")}
+    return {
+        "min": round(ordered[0]),
+        "max": round(ordered[-1]),
+        "avg": round(fmean(ordered)),
+        **{name: float(quantile(ordered, share)) for name, share in shares.items()},
+    }
+
+
+def quantile(ordered: list[float], share: float) -> float:
+    """Of sorted values, interpolated."""
+    place = share * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)

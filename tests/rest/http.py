@@ -1,0 +1,56 @@
+"""Asking an endpoint, as any client would."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+
+@dataclass(frozen=True)
+class Response:
+    """*body*: the JSON that was sent; None of an empty one."""
+
+    status: int
+    headers: dict[str, str]
+    body: Any
+
+    @property
+    def error(self) -> str:
+        """The first of the texts that an error has."""
+        return str(self.body["errors"][0])
+
+
+class Asker:
+    """Of an endpoint at a URL; each request has a connection of its own."""
+
+    def __init__(self, url: str) -> None:
+        self.place = urlsplit(url).netloc
+
+    def __call__(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        raw: bytes | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Response:
+        connection = http.client.HTTPConnection(self.place, timeout=30)
+        try:
+            sent = raw if body is None else json.dumps(body).encode()
+            connection.request(method, path, sent, headers or {})
+            response = connection.getresponse()
+            text = response.read()
+            headers = {name.lower(): value for name, value in response.getheaders()}
+            return Response(response.status, headers, json.loads(text) if text else None)
+        finally:
+            connection.close()
+
+    def get(self, path: str) -> Any:
+        """The JSON of a path that is there."""
+        response = self("GET", path)
+        assert response.status == 200, response
+        return response.body

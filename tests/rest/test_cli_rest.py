@@ -1,0 +1,72 @@
+"""``flinkray rest``."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, nullcontext
+
+import pytest
+
+from flinkray.client.cli import execute
+from flinkray.testing.threaded_cluster import ThreadedCluster
+from flinkray.testing.waiting import wait_until
+from tests.rest.http import Asker
+
+
+def free_port() -> int:
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def test_a_cluster_is_served_until_ctrl_c(
+    cluster: ThreadedCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "scripted:6379")
+    port = free_port()
+    ask = Asker(f"http://127.0.0.1:{port}")
+
+    def answers() -> bool:
+        try:
+            return ask("GET", "/jobs").status == 200
+        except ConnectionRefusedError:
+            return False
+
+    def look_and_interrupt() -> None:
+        try:
+            wait_until(answers, 30, "an answer")
+        finally:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    with ThreadPoolExecutor() as threads:
+        looking = threads.submit(look_and_interrupt)
+        line = ["rest", "--port", str(port)]
+        code = execute(line, connect=lambda *_: nullcontext(cluster.client))
+        looking.result(30)
+    assert code == 130
+    assert f"is served at http://127.0.0.1:{port} (Ctrl-C ends it)" in capsys.readouterr().out
+    with pytest.raises(ConnectionRefusedError):
+        ask("GET", "/jobs")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--port", "x"], "rest.bind-port"),
+        (["-D", "rest.token=short"], "rest.token"),
+        (["-D", "rest.ssl.key=k.pem"], "belong together"),
+    ],
+)
+def test_what_cannot_be_served_says_why(
+    options: list[str],
+    text: str,
+    cluster: ThreadedCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "scripted:6379")
+    code = execute(["rest", *options], connect=lambda *_: nullcontext(cluster.client))
+    assert (code, text in capsys.readouterr().err) == (2, True)

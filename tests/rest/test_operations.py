@@ -1,0 +1,192 @@
+"""Savepoints, checkpoints and what else takes long (RE-20 to RE-24, RE-34, RE-35)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flinkray.core.ids import JobID, TriggerID
+from flinkray.datastream import Configuration, StreamExecutionEnvironment, WatermarkStrategy
+from flinkray.datastream.connectors import DataGeneratorSource, DiscardingSink
+from flinkray.rest.errors import RestError
+from flinkray.rest.operations import Operations
+from flinkray.testing.threaded_cluster import ThreadedCluster
+from flinkray.testing.virtual_time import on_virtual_time
+from flinkray.testing.waiting import wait_until
+from tests.datastream.tallies import settings
+from tests.rest.http import Asker
+
+UNKNOWN = JobID(bytes(16)).hex()
+
+
+@pytest.fixture
+def job(cluster: ThreadedCluster, ask: Asker, folder: Path) -> Iterator[str]:
+    """A stream that runs until it is ended."""
+    env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster.client)
+    env.configure(Configuration.from_dict(settings(folder, "1 h")))
+    source = DataGeneratorSource(lambda n: n, 10**9, 1000.0)
+    stream = env.from_source(source, WatermarkStrategy.no_watermarks(), "numbers")
+    stream.sink_to(DiscardingSink())
+    job_id = env.execute_async("numbers").get_job_id().hex()
+
+    def all_run() -> bool:
+        counts = ask.get(f"/jobs/{job_id}")["status-counts"]
+        return bool(counts["RUNNING"]) and counts["RUNNING"] == sum(counts.values())
+
+    wait_until(all_run, 30, "all tasks to run")
+    yield job_id
+    ask("PATCH", f"/jobs/{job_id}")
+    wait_until(
+        lambda: ask.get(f"/jobs/{job_id}/execution-result")["status"]["id"] == "COMPLETED",
+        30,
+        "the job's end",
+    )
+
+
+def outcome(ask: Asker, path: str) -> Any:
+    def completed() -> dict[str, Any] | None:
+        polled: dict[str, Any] = ask.get(path)
+        return polled if polled["status"]["id"] == "COMPLETED" else None
+
+    return wait_until(completed, 30, "the operation's end")["operation"]
+
+
+def test_a_savepoint_is_taken_once_for_each_trigger_id(job: str, ask: Asker, folder: Path) -> None:
+    """RE-20, RE-21, RE-22."""
+    trigger = TriggerID.generate().hex()
+    wanted = {"target-directory": str(folder), "cancel-job": False, "triggerId": trigger}
+    answers = [ask("POST", f"/v1/jobs/{job}/savepoints", wanted) for _ in range(2)]
+    assert [(it.status, it.body) for it in answers] == [(202, {"request-id": trigger})] * 2
+    location = outcome(ask, f"/v1/jobs/{job}/savepoints/{trigger}")["location"]
+    assert [str(found) for found in folder.glob("savepoint-*")] == [location]
+    gone = ask("POST", "/savepoint-disposal", {"savepoint-path": location})
+    assert gone.status == 200
+    assert outcome(ask, f"/savepoint-disposal/{gone.body['request-id']}") == {}
+    assert not Path(location).exists()
+
+
+def test_a_job_is_stopped_with_a_savepoint(job: str, ask: Asker, folder: Path) -> None:
+    wanted = {"targetDirectory": str(folder), "drain": True, "formatType": "CANONICAL"}
+    trigger = ask("POST", f"/jobs/{job}/stop", wanted).body["request-id"]
+    location = outcome(ask, f"/jobs/{job}/savepoints/{trigger}")["location"]
+    assert Path(location).parent == folder
+    assert ask.get(f"/jobs/{job}/status") == {"status": "FINISHED"}
+
+
+def test_a_checkpoint_is_taken_as_the_job_is_configured(job: str, ask: Asker) -> None:
+    """RE-35."""
+    trigger = ask("POST", f"/jobs/{job}/checkpoints").body["request-id"]
+    number = outcome(ask, f"/jobs/{job}/checkpoints/{trigger}")["checkpointId"]
+    latest = ask.get(f"/jobs/{job}/checkpoints")["latest"]["completed"]
+    assert latest["id"] == number
+    for kind in ("INCREMENTAL", "FULL"):
+        refused = ask("POST", f"/jobs/{job}/checkpoints", {"checkpointType": kind})
+        assert (refused.status, kind in refused.error) == (400, True)
+
+
+def test_what_is_refused_at_once_is_told_at_once(job: str, ask: Asker, folder: Path) -> None:
+    """RE-34."""
+    nowhere = ask("POST", f"/jobs/{job}/savepoints", {})
+    assert (nowhere.status, "savepoint-dir" in nowhere.error) == (400, True)
+    relative = ask("POST", f"/jobs/{job}/savepoints", {"target-directory": "here"})
+    assert (relative.status, "'here'" in relative.error) == (400, True)
+    native = {"target-directory": str(folder), "formatType": "NATIVE"}
+    assert ask("POST", f"/jobs/{job}/savepoints", native).status == 400
+    assert ask("POST", f"/jobs/{job}/savepoints", {"cancel-job": True}).status == 400
+    assert ask("POST", f"/jobs/{job}/stop", {"drain": "yes"}).status == 400
+    assert ask("POST", f"/jobs/{job}/stop", {"triggerId": "x"}).status == 400
+    assert ask("POST", f"/jobs/{UNKNOWN}/stop", {}).status == 404
+    assert ask("POST", "/savepoint-disposal", {}).status == 400
+    missing = ask("POST", "/savepoint-disposal", {"savepoint-path": str(folder / "none")})
+    assert missing.status == 404
+
+
+def test_an_operation_that_nobody_has_started(job: str, ask: Asker) -> None:
+    """RE-23."""
+    trigger = TriggerID.generate().hex()
+    for path in (f"/jobs/{job}/savepoints", f"/jobs/{job}/checkpoints", "/savepoint-disposal"):
+        unknown = ask("GET", f"{path}/{trigger}")
+        assert unknown.status == 404
+        assert unknown.error == f"Operation not found under key: {trigger}"
+    assert ask("GET", f"/jobs/{job}/savepoints/x").status == 400
+
+
+def key() -> tuple[str, TriggerID]:
+    return "test", TriggerID.generate()
+
+
+@on_virtual_time
+async def test_a_failure_is_told_as_flinks_clients_read_it() -> None:
+    operations, failing = Operations(60.0), key()
+
+    async def perform() -> dict[str, Any]:
+        await asyncio.sleep(1)
+        raise RestError(400, "no room")
+
+    await operations.start(failing, perform, "failureCause")
+    assert operations.poll(failing) == {"status": {"id": "IN_PROGRESS"}}
+    await asyncio.sleep(1)
+    polled = operations.poll(failing)
+    assert polled["status"] == {"id": "COMPLETED"}
+    assert set(polled["operation"]["failureCause"]) == {
+        "class",
+        "stack-trace",
+        "serialized-throwable",
+    }
+
+
+@on_virtual_time
+async def test_results_are_kept_for_a_time() -> None:
+    """RE-24."""
+    operations, done = Operations(60.0), key()
+
+    async def perform() -> dict[str, Any]:
+        return {"location": "there"}
+
+    await operations.start(done, perform)
+    await asyncio.sleep(59)
+    assert operations.poll(done)["operation"] == {"location": "there"}
+    await asyncio.sleep(2)
+    with pytest.raises(RestError, match="not found"):
+        operations.poll(done)
+
+
+@on_virtual_time
+async def test_closing_waits_until_results_are_fetched() -> None:
+    """RE-24."""
+    operations, done = Operations(60.0), key()
+    may_end = asyncio.Event()
+
+    async def perform() -> dict[str, Any]:
+        await may_end.wait()
+        return {}
+
+    await operations.start(done, perform)
+    closing = asyncio.ensure_future(operations.close(50.0))
+    await asyncio.sleep(1)
+    with pytest.raises(RestError, match="closed"):
+        await operations.start(key(), perform)
+    may_end.set()
+    await asyncio.sleep(1)
+    assert not closing.done()
+    operations.poll(done)
+    await asyncio.wait_for(closing, 1)
+
+
+@on_virtual_time
+async def test_closing_waits_for_so_long_only() -> None:
+    operations = Operations(60.0)
+    never = asyncio.Event()
+
+    async def perform() -> dict[str, Any]:
+        await never.wait()
+        return {}
+
+    await operations.start(key(), perform)
+    began = asyncio.get_running_loop().time()
+    await operations.close(5.0)
+    assert asyncio.get_running_loop().time() - began == pytest.approx(5.0)

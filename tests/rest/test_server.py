@@ -1,0 +1,339 @@
+"""What holds for every path: versions, errors, limits, who may ask (RE-01 to RE-12)."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from flinkray.core.config import Configuration
+from flinkray.core.errors import ConfigurationError, RpcConnectionError, RpcTimeoutError
+from flinkray.rest.cluster import Cluster, SharedLooks
+from flinkray.rest.handlers import Answer
+from flinkray.rest.server import RestServer, RestSettings, application, ports_of
+from flinkray.testing.threaded_cluster import ThreadedCluster
+from flinkray.testing.virtual_time import on_virtual_time
+from tests.rest.conftest import Counting, settings
+from tests.rest.http import Asker
+
+T = TypeVar("T")
+TOKEN = "0123456789abcdef"
+
+
+@contextmanager
+def served(cluster: ThreadedCluster, of: Cluster, **values: str) -> Iterator[Asker]:
+    server = RestServer(of, settings(**values))
+    cluster.client.run(server.start())
+    try:
+        yield Asker(server.url)
+    finally:
+        cluster.client.run(server.close())
+
+
+class Unreachable:
+    """A cluster whose Dispatcher is not there."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    async def ask(
+        self, question: str, call: Callable[[Any], Awaitable[T]], timeout: float | None
+    ) -> T:
+        raise self._error
+
+
+class Blocked:
+    """A cluster whose Dispatcher does not answer one question."""
+
+    def __init__(self, cluster: ThreadedCluster, question: str) -> None:
+        self._dispatcher = cluster.client.dispatcher
+        self._question = question
+        self.is_asked = threading.Event()
+        self._go_on: asyncio.Event | None = None
+        self._cluster = cluster
+
+    async def ask(
+        self, question: str, call: Callable[[Any], Awaitable[T]], timeout: float | None
+    ) -> T:
+        if question == self._question:
+            self._go_on = asyncio.Event()
+            self.is_asked.set()
+            await self._go_on.wait()
+        return await self._dispatcher.ask(question, call, timeout)
+
+    def go_on(self) -> None:
+        async def go_on() -> None:
+            assert self._go_on is not None
+            self._go_on.set()
+
+        self._cluster.client.run(go_on())
+
+
+def test_every_path_is_there_with_and_without_its_version(ask: Asker) -> None:
+    """RE-01."""
+    assert ask.get("/v1/config") == ask.get("/config")
+    assert ask("GET", "/v2/config").status == 404
+
+
+def test_errors_are_json(ask: Asker) -> None:
+    """RE-02."""
+    unknown = ask("GET", "/nothing/here?x=1")
+    assert (unknown.status, unknown.body) == (404, {"errors": ["Not found: /nothing/here?x=1"]})
+    wrong = ask("PUT", "/overview")
+    assert (wrong.status, wrong.headers["allow"]) == (405, "GET")
+    assert wrong.error == "Method Not Allowed"
+
+
+@pytest.mark.parametrize(
+    "error", [RpcConnectionError("no Dispatcher leads"), RpcTimeoutError("no answer")]
+)
+def test_without_a_leader_a_client_is_to_come_again(
+    error: Exception, cluster: ThreadedCluster
+) -> None:
+    """RE-04."""
+    with served(cluster, Unreachable(error)) as ask:
+        answer = ask("GET", "/jobs/overview")
+    assert answer.status == 503
+    assert "Service temporarily unavailable due to an ongoing leader election" in answer.error
+    assert answer.body["errors"][1] == str(error)
+
+
+def test_the_next_dispatcher_is_asked(cluster: ThreadedCluster, ask: Asker) -> None:
+    """RE-04."""
+    before = ask.get("/jobs")
+    cluster.crash("Dispatcher")
+    assert ask.get("/jobs") == before
+
+
+def test_an_answer_waits_for_no_other(cluster: ThreadedCluster) -> None:
+    """RE-06."""
+    blocked = Blocked(cluster, "list the jobs")
+    with served(cluster, blocked) as ask, ThreadPoolExecutor() as threads:
+        waiting = threads.submit(ask, "GET", "/jobs")
+        blocked.is_asked.wait(10)
+        assert ask("GET", "/overview").status == 200
+        assert not waiting.done()
+        blocked.go_on()
+        assert waiting.result(10).status == 200
+
+
+def test_closing_lets_what_is_being_answered_be_answered(cluster: ThreadedCluster) -> None:
+    """RE-10."""
+    blocked = Blocked(cluster, "list the jobs")
+    server = RestServer(blocked, settings())
+    cluster.client.run(server.start())
+    ask = Asker(server.url)
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(ask, "GET", "/jobs")
+        blocked.is_asked.wait(10)
+        closing_ = cluster.client.start(server.close())
+        blocked.go_on()
+        assert waiting.result(10).status == 200
+        closing_.result(10)
+        with pytest.raises(ConnectionRefusedError):
+            ask("GET", "/jobs")
+
+
+def test_many_who_look_at_the_same_cost_one_look(cluster: ThreadedCluster) -> None:
+    """RE-12."""
+    counting = Counting(cluster)
+    with served(cluster, counting) as ask, ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(lambda _: ask.get("/jobs/overview"), range(24)))
+    assert all(it == answers[0] for it in answers)
+    assert counting.questions == ["list the jobs"]
+
+
+@on_virtual_time
+async def test_a_look_counts_for_a_time_and_an_error_is_not_kept() -> None:
+    """RE-12."""
+    fetched: list[int] = []
+    looks = SharedLooks(3.0)
+
+    async def fetch() -> int:
+        await asyncio.sleep(1)
+        fetched.append(len(fetched))
+        if len(fetched) == 1:
+            raise RpcConnectionError("away")
+        return len(fetched)
+
+    first = [asyncio.ensure_future(looks.look("x", fetch)) for _ in range(3)]
+    errors = await asyncio.gather(*first, return_exceptions=True)
+    assert [type(error) for error in errors] == [RpcConnectionError] * 3
+    gone = asyncio.ensure_future(looks.look("x", fetch))
+    await asyncio.sleep(0.5)
+    gone.cancel()
+    assert await looks.look("x", fetch) == 2  # whoever has begun it has gone
+    await asyncio.sleep(1.9)
+    assert await looks.look("x", fetch) == 2
+    await asyncio.sleep(0.2)
+    assert await looks.look("x", fetch) == 3
+    assert len(fetched) == 3
+
+
+def test_bodies_that_are_too_long_malformed_or_files(ask: Asker) -> None:
+    """RE-03, RE-07, RE-08."""
+    path = "/savepoint-disposal"
+    assert ask("POST", path, raw=b"x" * (2 << 20)).status == 413
+    deep = b"[" * 200_000
+    for raw in (b"{", b"[]", b"1", b"\xff", b'{"savepoint-path": 7}', deep):
+        answer = ask("POST", path, raw=raw)
+        assert answer.status == 400, raw[:20]
+    headers = {"Content-Type": "multipart/form-data; boundary=x"}
+    files = ask("POST", path, raw=b"--x\r\n\r\n--x--\r\n", headers=headers)
+    assert (files.status, files.error) == (400, "no files can be uploaded here")
+
+
+PATHS = st.lists(
+    st.one_of(
+        st.sampled_from(["jobs", "v1", "..", "%2e%2e", "overview", "checkpoints", "vertices"]),
+        st.sampled_from(["0" * 32, "%00", "%2f", "a" * 3000, "savepoints", "config", "-1"]),
+        st.text(
+            st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="/?#"), max_size=8
+        ),
+    ),
+    max_size=6,
+)
+
+
+@given(
+    method=st.sampled_from(["GET", "POST", "PATCH", "PUT", "HEAD", "OPTIONS", "DELETE"]),
+    parts=PATHS,
+    raw=st.one_of(st.none(), st.binary(max_size=60), st.just(b'{"triggerId": "x"}')),
+)
+@hypothesis_settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_nothing_that_is_sent_breaks_it(
+    method: str, parts: list[str], raw: bytes | None, ask: Asker
+) -> None:
+    if method == "DELETE" and parts[-1:] == ["cluster"]:
+        return
+    answer = ask(method, "/" + "/".join(parts), raw=raw)
+    assert answer.status < 500, answer
+
+
+def test_a_slow_client_keeps_nobody_waiting(ask: Asker) -> None:
+    host, port = ask.place.split(":")
+    with closing(socket.create_connection((host, int(port)))) as slow:
+        slow.sendall(
+            b"POST /savepoint-disposal HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{"
+        )
+        assert ask("GET", "/overview").status == 200
+
+
+def test_so_many_requests_and_no_more(cluster: ThreadedCluster) -> None:
+    blocked = Blocked(cluster, "list the jobs")
+    limit = {"rest_server_max__requests": "1"}
+    with served(cluster, blocked, **limit) as ask, ThreadPoolExecutor() as threads:
+        waiting = threads.submit(ask, "GET", "/jobs")
+        blocked.is_asked.wait(10)
+        assert ask("GET", "/overview").status == 429
+        blocked.go_on()
+        assert waiting.result(10).status == 200
+        assert ask("GET", "/overview").status == 200
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def test_who_has_the_token_may_ask(cluster: ThreadedCluster, counting: Counting) -> None:
+    with served(cluster, counting, rest_token=TOKEN) as ask:
+        refused = [
+            ask("GET", "/overview"),
+            ask("GET", "/overview", headers=bearer(TOKEN[:-1])),
+            ask("GET", "/overview", headers=bearer(TOKEN + "x")),
+            ask("GET", "/overview", headers={"Authorization": f"Basic {TOKEN}"}),
+            ask("GET", "/nothing"),
+        ]
+        assert [it.status for it in refused] == [401] * 5
+        assert refused[0].headers["www-authenticate"] == "Bearer"
+        assert counting.questions == []
+        assert ask("GET", "/overview", headers=bearer(TOKEN)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Host": "evil.example:8081"}, 403),
+        ({"Host": "evil.example", "Origin": "http://evil.example"}, 403),
+        ({"Origin": "http://127.0.0.1:1"}, 200),
+        ({"Host": "localhost:8081"}, 200),
+        ({"Host": "[::1]:8081"}, 200),
+    ],
+)
+def test_pages_of_other_sites_may_not_ask(headers: dict[str, str], status: int, ask: Asker) -> None:
+    assert ask("GET", "/config", headers=headers).status == status
+
+
+def test_two_handlers_of_one_route_are_an_error() -> None:
+    """RE-09."""
+
+    async def handler(request: object) -> Answer:
+        return Answer({})
+
+    with pytest.raises(RuntimeError, match="GET /x"):
+        application([("GET", "/x", handler), ("GET", "/x", handler)], settings())
+
+
+def test_of_a_range_the_first_free_port_is_taken(
+    cluster: ThreadedCluster, counting: Counting
+) -> None:
+    """RE-09."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = taken.getsockname()[1]
+        with served(cluster, counting, rest_bind__port=f"{port}-{port + 20}") as ask:
+            assert port < int(ask.place.split(":")[1]) <= port + 20
+        server = RestServer(counting, settings(rest_bind__port=str(port)))
+        with pytest.raises(ConfigurationError, match=f"no port is free .*: {port}"):
+            cluster.client.run(server.start())
+        cluster.client.run(server.close())
+
+
+@pytest.mark.parametrize("text", ["", "x", "8081-", "9-8", "70000", "1-2-3", "-1"])
+def test_what_is_no_port(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"rest\.bind-port"):
+        ports_of(text)
+
+
+def test_a_certificate_needs_its_key_and_both_must_be_there(
+    cluster: ThreadedCluster, counting: Counting, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigurationError, match="belong together"):
+        RestSettings.of(Configuration({"rest.ssl.key": "x"}))
+    missing = str(tmp_path / "none.pem")
+    tls = settings(rest_ssl_certificate=missing, rest_ssl_key=missing)
+    server = RestServer(counting, tls)
+    with pytest.raises(ConfigurationError, match=r"none\.pem"):
+        cluster.client.run(server.start())
+    cluster.client.run(server.close())
+
+
+def test_the_endpoint_can_be_where_others_reach_it_but_says_what_that_means(
+    cluster: ThreadedCluster, counting: Counting, caplog: pytest.LogCaptureFixture
+) -> None:
+    with served(cluster, counting, rest_bind__address="0.0.0.0"):
+        pass
+    assert "rest.token" in caplog.text
+    caplog.clear()
+    with served(cluster, counting, rest_bind__address="0.0.0.0", rest_token=TOKEN):
+        pass
+    assert caplog.text == ""
+
+
+def test_counts_of_the_cluster(ask: Asker) -> None:
+    """RE-47."""
+    overview = ask.get("/overview")
+    assert "taskmanagers-blocked" not in overview
+    statuses = [it["status"] for it in ask.get("/jobs")["jobs"]]
+    assert overview["jobs-finished"] == statuses.count("FINISHED")
