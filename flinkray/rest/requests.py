@@ -11,6 +11,7 @@ from aiohttp import web
 
 from flinkray.core.ids import AbstractID, JobID, JobVertexID, TriggerID
 from flinkray.rest.errors import RestError, bad_request
+from flinkray.rpc.time_limit import within
 
 T = TypeVar("T")
 Id = TypeVar("Id", bound=AbstractID)
@@ -75,7 +76,7 @@ class Body:
         if request.content_type.startswith("multipart/"):
             raise bad_request("no files can be uploaded here")
         try:
-            sent = await asyncio.wait_for(request.read(), _BODY_TIMEOUT)
+            sent = await within(_BODY_TIMEOUT, request.read())
         except asyncio.TimeoutError:
             raise RestError(408, f"the request did not come within {_BODY_TIMEOUT:g} s") from None
         if not sent.strip():

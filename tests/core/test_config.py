@@ -18,6 +18,7 @@ from flinkray.core import (
     job_options,
     network_options,
     options,
+    rest_options,
 )
 from flinkray.core.config import Configuration
 from flinkray.core.config_option import ConfigOption, format_duration, parse_duration
@@ -64,6 +65,7 @@ def test_every_option_of_the_modules_is_in_the_table_once() -> None:
             job_options,
             client_options,
             network_options,
+            rest_options,
         )
         for _, value in inspect.getmembers(topic)
         if isinstance(value, ConfigOption)
