@@ -346,11 +346,13 @@ class Checkpoints(NoCheckpoints):
         self._is_next_global = False
         if is_first and self._coordinator.latest is None:
             return transition.then
+        vertices = self._topology.restored_vertices()
+        taking_part = {vertex.vertex_id for vertex in vertices}
         subtasks = {
             (subtask.vertex_id.job_vertex_id, subtask.subtask_index): subtask
             for subtask in transition.vertices
+            if subtask.vertex_id.job_vertex_id in taking_part
         }
-        vertices = self._topology.restored_vertices()
         try:
             restored = self._coordinator.restore(vertices, subtasks, is_global=is_global)
         except StateRestoreError as error:

@@ -54,7 +54,7 @@ from flinkray.scheduler.job.job_scheduler_actions import (
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.scheduler.shared.tasks import JobInformation, TaskExecutionState, VertexInformation
-from tests.scheduler.builders import JOB, one, only
+from tests.scheduler.builders import JOB, one, only, spark_vertex
 from tests.scheduler.checkpoints import checkpointed
 from tests.scheduler.graphs import stream_vertex
 from tests.scheduler.job.checkpointed_job import (
@@ -62,6 +62,7 @@ from tests.scheduler.job.checkpointed_job import (
     CheckpointedJob,
     checkpointed_graph,
 )
+from tests.scheduler.job.job_under_test import driver
 from tests.scheduler.tasks_under_test import stream
 
 Reason = CheckpointFailureReason
@@ -352,6 +353,41 @@ def test_coordinators_go_back_once_also_if_regions_wait_for_several_restarts() -
     assert one(tasks.log, RestoreCoordinators).restores == 1
     assert only(tasks.log, ResetSubtasks) == []
     assert {(task.restores, task.attempt_number) for task in tasks.tasks.values()} == {(1, 1)}
+
+
+def with_a_spark_stage() -> CheckpointedJob:
+    """``s1`` and ``s2`` are its executors; no edge leads from it to the streams."""
+    stage = replace(spark_vertex(name="s"), slot_sharing_group="spark")
+    tasks = running((stage, stream_vertex("a", 2), stream_vertex("b", 2)))
+    tasks.tell("coordinator_started", driver())
+    return tasks
+
+
+@pytest.mark.parametrize("checkpoints", [0, 1])
+def test_spark_stage_whose_driver_dies_begins_anew_and_streams_run_on(checkpoints: int) -> None:
+    tasks = with_a_spark_stage()
+    for number in range(checkpoints):
+        tasks.trigger()
+        tasks.acknowledge(number + 1, "a1 a2 b1 b2")
+        tasks.store()
+    tasks.tell("coordinator_lost", driver(), "killed")
+    assert tasks.deployed(tasks.restart()) == "s1#1 s2#1"
+    assert only(tasks.log, RestoreCoordinators) == []
+    assert only(tasks.log, ResetSubtasks) == []
+    assert set(tasks.restored().values()) == {"anew"}
+
+
+def test_global_failure_restores_streams_beside_a_spark_stage() -> None:
+    tasks = with_a_spark_stage()
+    tasks.trigger()
+    tasks.acknowledge(1, "a1 a2 b1 b2")
+    tasks.store()
+    tasks.tell("global_failure", Failure("all"))
+    tasks.tell("coordinator_stopped", driver())
+    tasks.restart()
+    of_streams = {name: f"1:/chk-1/{name}" for name in ("a1", "a2", "b1", "b2")}
+    assert tasks.restored() == {"s1": "anew", "s2": "anew", **of_streams}
+    assert one(tasks.log, RestoreCoordinators).restores == 1
 
 
 def test_pending_checkpoint_is_given_up_by_a_failure_and_none_begins_until_tasks_run() -> None:
