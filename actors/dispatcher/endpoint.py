@@ -72,6 +72,7 @@ from flinkray.scheduler.reports.job_info import (
     JobResult,
     MasterInfo,
 )
+from flinkray.scheduler.reports.job_settings import JobSettings
 from flinkray.scheduler.resources.cluster_partitions import ClusterDataSet
 from flinkray.scheduler.shared.states import JobStatus
 
@@ -216,6 +217,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             loop.create_future(),
             loop.create_future(),
             loop.create_future(),
+            self._services.configuration,
         )
         self._jobs[graph.job_id] = job
         return job
@@ -307,6 +309,9 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
 
     async def request_job_details(self, job_id: JobID) -> JobDetails:
         return await self._queries.details(job_id)
+
+    async def request_job_settings(self, job_id: JobID) -> JobSettings:
+        return self._queries.settings(job_id)
 
     async def request_kv_state_location(self, job_id: JobID, name: str) -> KvStateLocation:
         return await self._queries.kv_state_location(job_id, name)
@@ -459,7 +464,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             return  # told before, by a call whose answer was lost
         if job.job_master_id not in (None, job_master_id):  # None: it has not registered here yet
             raise JobStateError(job_id, f"it is led by {job.job_master_id}, not {job_master_id}")
-        outcome = ArchivedJob(job.with_cancel_cause(result), job.with_failovers(details))
+        outcome = job.archived(job.with_cancel_cause(result), job.with_failovers(details))
         await self._job_ended(job, outcome)
 
     async def _job_ended(self, job: ManagedJob, outcome: ArchivedJob) -> None:

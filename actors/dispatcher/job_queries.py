@@ -19,6 +19,7 @@ from flinkray.core.kv_states import (
     UnknownKvStateLocationError,
 )
 from flinkray.scheduler.reports.job_info import ExceptionEntry, JobDetails, JobOverview, JobProgress
+from flinkray.scheduler.reports.job_settings import JobSettings
 from flinkray.scheduler.shared.states import JobStatus
 
 log = logging.getLogger(__name__)
@@ -95,6 +96,14 @@ class JobQueries:
         job = self.managed(job_id)
         details = await self._ask(job, lambda job_master: job_master.request_job_details())
         return job.details() if details is None else job.with_failovers(details)
+
+    def settings(self, job_id: JobID) -> JobSettings:
+        """Raises as :meth:`managed` does, and JobNotFoundError if they were not kept."""
+        ended = self._ended.get(job_id)
+        settings = self.managed(job_id).settings if ended is None else ended.settings
+        if settings is None:
+            raise JobNotFoundError(job_id)
+        return settings
 
     async def kv_state_location(self, job_id: JobID, name: str) -> KvStateLocation:
         """Of a job that runs.

@@ -10,11 +10,14 @@ from typing import Any
 from flinkray.actors.dispatcher.job_master_deaths import JobMasterDeaths
 from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.gateways.messages import ArchivedJob, StoredJob
-from flinkray.core.errors import JobExecutionError
+from flinkray.actors.shared.settings import job_settings
+from flinkray.core.config import Configuration
+from flinkray.core.errors import ConfigurationError, JobExecutionError
 from flinkray.core.ids import JobID, JobMasterId
 from flinkray.rpc import TerminationWatch
 from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.reports.job_info import ExceptionEntry, JobDetails, JobOverview, JobResult
+from flinkray.scheduler.reports.job_settings import JobSettings
 from flinkray.scheduler.shared.states import JobStatus
 
 
@@ -32,6 +35,8 @@ class ManagedJob:
     """Completes when the job has ended and its resources are back."""
     told: asyncio.Future[ArchivedJob]
     """Completes then, too, or when that takes long: clients are told how it has ended."""
+    configuration: Configuration
+    """The cluster's."""
     job_master_id: JobMasterId | None = None
     """The present leader of the job; None until one is started or has registered."""
     gateway: JobMasterGateway | None = None
@@ -69,6 +74,15 @@ class ManagedJob:
         if self.cancel_requested:
             return JobStatus.CANCELLING
         return JobStatus.RESTARTING if self.deaths.count else JobStatus.INITIALIZING
+
+    @property
+    def settings(self) -> JobSettings:
+        """As its graph says at present: they change when it is resized.
+
+        Raises:
+            ConfigurationError: the job's do not go with the cluster's.
+        """
+        return job_settings(self.graph, self.configuration)
 
     def overview(self) -> JobOverview:
         return overview_of(self.details())
@@ -127,7 +141,15 @@ class ManagedJob:
             net_runtime=max(0.0, now - self.start_time),
             failure=error.text,
         )
-        return ArchivedJob(result, details)
+        return self.archived(result, details)
+
+    def archived(self, result: JobResult, details: JobDetails) -> ArchivedJob:
+        """What is kept of it when it has ended so."""
+        try:
+            settings = self.settings
+        except ConfigurationError:  # the cluster's has changed since its submission
+            settings = None
+        return ArchivedJob(result, details, settings)
 
 
 def overview_of(details: JobDetails) -> JobOverview:

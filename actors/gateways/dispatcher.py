@@ -30,6 +30,7 @@ from flinkray.scheduler.reports.job_info import (
     JobProgress,
     JobResult,
 )
+from flinkray.scheduler.reports.job_settings import JobSettings
 from flinkray.scheduler.resources.cluster_partitions import ClusterDataSet
 from flinkray.scheduler.shared.states import JobStatus
 
@@ -62,6 +63,15 @@ class DispatcherGateway(FencedRpcGateway):
     @abstractmethod
     async def request_job_details(self, job_id: JobID) -> JobDetails:
         """All about it, up to megabytes; who wants less asks for that."""
+
+    @abstractmethod
+    async def request_job_settings(self, job_id: JobID) -> JobSettings:
+        """How the job is run, or was; the Dispatcher asks nobody else for it.
+
+        Raises:
+            JobNotFoundError: there is no such job, or it has ended in a version that did not keep
+                this.
+        """
 
     @abstractmethod
     @ask_timeout(None)

@@ -14,9 +14,10 @@ from flinkray.core.ids import (
 )
 from flinkray.core.message import message
 from flinkray.core.resources import ResourceProfile
-from flinkray.core.schema import stored
+from flinkray.core.schema import stored, with_defaults
 from flinkray.scheduler.graph.job_graph import JobGraph, ParallelismBounds
 from flinkray.scheduler.reports.job_info import ExceptionEntry, JobDetails, JobResult
+from flinkray.scheduler.reports.job_settings import JobSettings
 from flinkray.scheduler.shared.slots import SameWorkerGroup, WorkerLocation
 
 
@@ -174,13 +175,16 @@ class StoredJob:
         return self.graph.job_id
 
 
-@stored("ArchivedJob")
+@stored("ArchivedJob", version=2, migrations={1: with_defaults})
 @message
 class ArchivedJob:
     """An ended job as the Dispatcher keeps it in the JobResultStore."""
 
     result: JobResult
     details: JobDetails
+    settings: JobSettings | None = None
+    """None: the version that has run it did not keep them, or they contradict each other, which is
+    why it has failed."""
 
     @property
     def job_id(self) -> JobID:

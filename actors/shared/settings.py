@@ -17,9 +17,11 @@ from flinkray.scheduler.graph.job_graph import (
     FixedDelayRestart,
     JobGraph,
     NoRestart,
+    ParallelismBounds,
     RestartStrategy,
     SchedulerMode,
 )
+from flinkray.scheduler.reports.job_settings import JobSettings
 
 
 def apply_rpc_settings(rpc_service: RpcService, configuration: Configuration) -> None:
@@ -96,6 +98,30 @@ def with_checkpoint_options(job_graph: JobGraph, configuration: Configuration) -
     if job_graph.scheduler_mode is SchedulerMode.ADAPTIVE:
         checkpoints = replace(checkpoints, is_unaligned=False)
     return replace(job_graph, checkpoints=checkpoints)
+
+
+def job_settings(job_graph: JobGraph, configuration: Configuration) -> JobSettings:
+    """How that job is run on a cluster of this configuration.
+
+    Raises:
+        ConfigurationError: what the job says does not go with what the cluster is configured to.
+    """
+    of_job = configuration.with_values(job_graph.configuration)
+    is_elastic = job_graph.scheduler_mode is SchedulerMode.ADAPTIVE
+    return JobSettings(
+        job_graph.restart_strategy or default_restart_strategy(of_job),
+        of_job.get(job_options.STATE_BACKEND),
+        with_checkpoint_options(job_graph, configuration).checkpoints,
+        is_elastic,
+        tuple(
+            ParallelismBounds(
+                vertex.vertex_id,
+                vertex.min_parallelism if is_elastic else vertex.parallelism,
+                vertex.parallelism,
+            )
+            for vertex in job_graph.vertices
+        ),
+    )
 
 
 def job_master_restart_strategy(configuration: Configuration) -> RestartStrategy:

@@ -245,6 +245,7 @@ class JobVertex:
     """It can have one subtask only, whatever parallelism others have."""
 
 
+@stored("ParallelismBounds")
 @message
 class ParallelismBounds:
     """With how few, and with how many subtasks an elastic job's vertex runs."""

@@ -6,5 +6,6 @@ __all__ = [
     "execution_info",
     "execution_table",
     "job_info",
+    "job_settings",
     "json_plan",
 ]

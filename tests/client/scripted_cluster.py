@@ -58,6 +58,7 @@ from flinkray.scheduler.reports.job_info import (
     JobResult,
     MasterInfo,
 )
+from flinkray.scheduler.reports.job_settings import JobSettings
 from flinkray.scheduler.resources.cluster_partitions import ClusterDataSet
 from flinkray.scheduler.shared.states import JobStatus
 
@@ -195,6 +196,9 @@ class ScriptedDispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
 
     async def request_job_details(self, job_id: JobID) -> JobDetails:
         return self._job(job_id)
+
+    async def request_job_settings(self, job_id: JobID) -> JobSettings:
+        raise JobNotFoundError(job_id)
 
     async def request_job_result(self, job_id: JobID) -> JobResult:
         self._job(job_id)

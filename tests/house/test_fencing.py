@@ -52,6 +52,7 @@ EXCEPTIONS: dict[str, str] = {
             "request_job_progress",
             "request_job_exceptions",
             "request_job_details",
+            "request_job_settings",
             "request_job_result",
             "list_cluster_data_sets",
             "request_cluster_overview",

@@ -80,7 +80,9 @@ def managed(job_id: JobID, savepoint: str, *, is_given: bool, job_master: str) -
     )
     loop = asyncio.get_running_loop()
     accepted, ended, told = loop.create_future(), loop.create_future(), loop.create_future()
-    job = ManagedJob(graph, 0.0, JobMasterDeaths(Configuration()), accepted, ended, told)
+    configuration = Configuration()
+    deaths = JobMasterDeaths(configuration)
+    job = ManagedJob(graph, 0.0, deaths, accepted, ended, told, configuration)
     if job_master != NONE:
         asked = TestingGateway(JobMasterGateway).on(JobMasterGateway.request_savepoint_in_use)
         job.gateway = {

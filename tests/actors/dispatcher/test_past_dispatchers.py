@@ -80,6 +80,7 @@ async def test_it_starts_kills_and_replaces_no_job_master() -> None:
         loop.create_future(),
         loop.create_future(),
         loop.create_future(),
+        Configuration(),
     )
     left = [LocalRpcService(f"{kind}-{job.job_id}-1", network) for kind in KINDS]
     await supervision.kill(job.job_id)

@@ -63,6 +63,7 @@ from flinkray.scheduler.graph.job_graph import (
     JobVertex,
     MasterFormat,
     NoRestart,
+    ParallelismBounds,
     ResultPartitionType,
     SchedulerMode,
 )
@@ -81,6 +82,7 @@ from flinkray.scheduler.reports.job_info import (
     StageProgressInfo,
     VertexInfo,
 )
+from flinkray.scheduler.reports.job_settings import JobSettings
 from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.state.serializers import SerializerSnapshot
@@ -271,7 +273,10 @@ def archived_job(status: JobStatus) -> ArchivedJob:
     if status is JobStatus.FINISHED:
         trigger_id = TriggerID.from_hex("ef" * 16)
         result = result.with_savepoint("/savepoints/savepoint-0123ab-efefefefefef", trigger_id)
-    return ArchivedJob(result, details)
+    bounds = ParallelismBounds(vertex.vertex_id, 1, len(executions))
+    checkpoints = CheckpointConfiguration(interval=10.0, is_unaligned=True)
+    settings = JobSettings(FixedDelayRestart(3), "rocksdb", checkpoints, True, (bounds,))
+    return ArchivedJob(result, details, settings)
 
 
 def _subtask_state() -> OperatorSubtaskState:
