@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 from flinkray.actors.gateways import DispatcherGateway
 from flinkray.core.ids import JobID
 from flinkray.scheduler.reports.job_info import ClusterOverview, JobDetails, JobOverview
+from flinkray.scheduler.reports.job_settings import JobSettings
 
 T = TypeVar("T")
 
@@ -121,6 +122,19 @@ class ClusterView:
             )
 
         return await self._looks.look(job_id, fetch)
+
+    async def settings(self, job_id: JobID) -> JobSettings:
+        """
+        Raises:
+            JobNotFoundError: there is no such job.
+        """
+
+        async def fetch() -> JobSettings:
+            return await self.ask(
+                f"get the settings of job {job_id}", lambda it: it.request_job_settings(job_id)
+            )
+
+        return await self._looks.look(("settings", job_id), fetch)
 
     def close(self) -> None:
         self._looks.close()

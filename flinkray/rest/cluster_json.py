@@ -27,7 +27,7 @@ def dashboard_configuration(refresh_interval: float) -> dict[str, Any]:
         "features": {
             "web-submit": False,
             "web-cancel": True,
-            "web-rescale": False,
+            "web-rescale": True,
             "web-history": False,
         },
     }

@@ -36,6 +36,8 @@ class Answer:
 
 
 Handler = Callable[[web.Request], Awaitable[Answer]]
+Route = tuple[str, str, Handler]
+"""Method, path below the version, handler."""
 
 
 class Handlers:
@@ -54,7 +56,7 @@ class Handlers:
         self._refresh_interval = refresh_interval
         self._now = now
 
-    def routes(self) -> list[tuple[str, str, Handler]]:
+    def routes(self) -> list[Route]:
         """Method, path below the version, handler; each is there once."""
         job = "/jobs/{job}"
         vertex = f"{job}/vertices/{{vertex}}"
@@ -71,7 +73,6 @@ class Handlers:
             ("GET", f"{job}/status", self.status),
             ("GET", f"{job}/execution-result", self.execution_result),
             ("GET", f"{job}/plan", self.plan),
-            ("GET", f"{job}/config", self.job_config),
             ("GET", f"{job}/exceptions", self.exceptions),
             ("GET", f"{job}/accumulators", self.accumulators),
             ("PATCH", f"{job}/clientHeartbeat", self.client_heartbeat),
@@ -137,11 +138,6 @@ class Handlers:
 
     async def plan(self, request: web.Request) -> Answer:
         return Answer({"plan": job_json.plan(await self._details(request))})
-
-    async def job_config(self, request: web.Request) -> Answer:
-        """As Flink's of a job whose execution config it does not know."""
-        details = await self._details(request)
-        return Answer({"jid": details.job_id.hex(), "name": details.name})
 
     async def exceptions(self, request: web.Request) -> Answer:
         most = number_asked(request, "maxExceptions", _EXCEPTIONS)

@@ -16,6 +16,7 @@ from flinkray.rpc.time_limit import within
 T = TypeVar("T")
 Id = TypeVar("Id", bound=AbstractID)
 
+_LARGEST = (1 << 31) - 1
 _BODY_TIMEOUT = 10.0
 """Seconds that a client has for what it sends."""
 
@@ -27,7 +28,12 @@ def job_id(request: web.Request) -> JobID:
 
 def vertex_id(request: web.Request) -> JobVertexID:
     """Raises RestError: the path has none."""
-    return _id(JobVertexID, "vertex id", request.match_info["vertex"])
+    return vertex_id_of(request.match_info["vertex"])
+
+
+def vertex_id_of(text: str) -> JobVertexID:
+    """Raises RestError: it is none."""
+    return _id(JobVertexID, "vertex id", text)
 
 
 def trigger_id(request: web.Request) -> TriggerID:
@@ -97,6 +103,25 @@ class Body:
     def flag(self, name: str) -> bool:
         """False, if there is no such field.  Raises RestError: it is neither true nor false."""
         return name in self and self._of_type(bool, "true or false", name)
+
+    def number(self, name: str) -> int | None:
+        """None, if there is no such field.  Raises RestError: it is no number of 32 bits."""
+        if name not in self:
+            return None
+        value = self._of_type(int, "a whole number", name)
+        if isinstance(value, bool) or not -_LARGEST <= value <= _LARGEST:
+            raise bad_request(f"{name} is to be a whole number, not {value!r}")
+        return value
+
+    def part(self, name: str) -> Body:
+        """A field that is an object.  Raises RestError: it is none, or not there."""
+        if name not in self:
+            raise bad_request(f"{name} is missing")
+        return Body(self._of_type(dict, "an object", name))
+
+    def parts(self) -> dict[str, Body]:
+        """All fields, which are objects.  Raises RestError: one is none."""
+        return {name: self.part(name) for name in self._fields}
 
     def trigger_id(self) -> TriggerID:
         """The client's, or one of ours.  Raises RestError: it is none."""

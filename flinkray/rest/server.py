@@ -30,8 +30,9 @@ from flinkray.core.rest_options import (
 )
 from flinkray.rest.cluster import Cluster, ClusterView
 from flinkray.rest.errors import RestError, answer_of, of_cluster
-from flinkray.rest.handlers import Handler, Handlers
+from flinkray.rest.handlers import Handler, Handlers, Route
 from flinkray.rest.operations import Operations
+from flinkray.rest.settings_handlers import SettingsHandlers
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +120,8 @@ class RestServer:
         self._view = ClusterView(cluster, settings.refresh_interval, _ANSWER_TIMEOUT)
         self._operations = Operations(settings.store_duration)
         handlers = Handlers(self._view, self._operations, settings.refresh_interval, now)
-        self._app = application(handlers.routes(), settings)
+        routes = [*SettingsHandlers(self._view).routes(), *handlers.routes()]
+        self._app = application(routes, settings)
         self._runner = web.AppRunner(self._app, access_log=None, handle_signals=False)
         self._address: str | None = None
 
@@ -177,9 +179,7 @@ class RestServer:
         self._view.close()
 
 
-def application(
-    routes: Iterable[tuple[str, str, Handler]], settings: RestSettings
-) -> web.Application:
+def application(routes: Iterable[Route], settings: RestSettings) -> web.Application:
     """
     Raises:
         RuntimeError: two handlers are for one route (RE-09).

@@ -9,6 +9,7 @@ import pytest
 from flinkray.actors.shared.settings import (
     apply_rpc_settings,
     default_restart_strategy,
+    job_settings,
     with_checkpoint_options,
 )
 from flinkray.core.config import Configuration
@@ -20,10 +21,13 @@ from flinkray.scheduler.graph.job_graph import (
     FixedDelayRestart,
     JobGraph,
     NoRestart,
+    ParallelismBounds,
     RestartStrategy,
     SchedulerMode,
 )
+from flinkray.scheduler.reports.job_settings import JobSettings
 from tests.scheduler.builders import JOB
+from tests.scheduler.graphs import python_vertex
 
 
 async def test_rpc_settings_that_are_set_hold_and_others_are_left_alone() -> None:
@@ -110,6 +114,30 @@ def test_job_takes_checkpoints_as_its_options_say_and_for_the_rest_as_the_cluste
         assert taken.is_unaligned is is_unaligned
     batch = replace(job, checkpoints=None)
     assert with_checkpoint_options(batch, cluster) == batch
+
+
+@pytest.mark.parametrize("mode", SchedulerMode)
+def test_the_settings_of_a_job_are_its_own_over_the_clusters(mode: SchedulerMode) -> None:
+    cluster = Configuration(
+        {"restart-strategy.type": "fixed-delay", "state.backend.type": "rocksdb"}
+    )
+    vertex = python_vertex("map", 3, min_parallelism=2)
+    job = JobGraph(JOB, "job", (vertex,), scheduler_mode=mode)
+    lower = 2 if mode is SchedulerMode.ADAPTIVE else 3
+    bounds = (ParallelismBounds(vertex.vertex_id, lower, 3),)
+    is_elastic = mode is SchedulerMode.ADAPTIVE
+    found = job_settings(job, cluster)
+    assert found == JobSettings(FixedDelayRestart(1, 1.0), "rocksdb", None, is_elastic, bounds)
+    own = replace(
+        job,
+        restart_strategy=NoRestart(),
+        checkpoints=CheckpointConfiguration(),
+        configuration={"state.backend.type": "hashmap", **CHECKPOINTS},
+    )
+    checkpoints = CheckpointConfiguration(interval=10.0)
+    assert job_settings(own, cluster) == JobSettings(
+        NoRestart(), "hashmap", checkpoints, is_elastic, bounds
+    )
 
 
 @pytest.mark.ray

@@ -1,0 +1,116 @@
+"""How a job is run, in the JSON of Flink's REST API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flinkray.core.ids import JobVertexID
+from flinkray.rest.errors import bad_request
+from flinkray.rest.requests import Body, vertex_id_of
+from flinkray.rest.times import milliseconds
+from flinkray.scheduler.graph.checkpoint_configuration import (
+    CheckpointConfiguration,
+    CheckpointRetentionPolicy,
+)
+from flinkray.scheduler.graph.job_graph import (
+    ExponentialDelayRestart,
+    FailureRateRestart,
+    FixedDelayRestart,
+    ParallelismBounds,
+    RestartStrategy,
+)
+from flinkray.scheduler.reports.job_settings import JobSettings
+
+NEVER = (1 << 63) - 1
+"""Flink's interval of checkpoints that are taken on request only."""
+
+_STATE_BACKENDS = {"hashmap": "HashMapStateBackend", "rocksdb": "EmbeddedRocksDBStateBackend"}
+"""By the name that the option has, what Flink calls it here."""
+
+
+def execution_config(settings: JobSettings) -> dict[str, Any]:
+    return {
+        "restart-strategy": _restarts(settings.restart_strategy),
+        "job-parallelism": max((one.upper for one in settings.bounds), default=1),
+        "object-reuse-mode": False,
+        "user-config": {},
+    }
+
+
+def _restarts(strategy: RestartStrategy) -> str:
+    match strategy:
+        case FixedDelayRestart(attempts, delay):
+            return f"Restart with fixed delay ({milliseconds(delay)} ms). #{attempts} attempts."
+        case FailureRateRestart(failures, interval, delay):
+            return (
+                f"Failure rate restart with maximum of {failures} failures within interval "
+                f"{milliseconds(interval)} ms and fixed delay {milliseconds(delay)} ms."
+            )
+        case ExponentialDelayRestart():
+            number = "" if strategy.attempts is None else f" #{strategy.attempts} attempts."
+            return (
+                f"Restart with exponential delay: starting at "
+                f"{milliseconds(strategy.initial_backoff)} ms, increasing by "
+                f"{strategy.backoff_multiplier:g}, with max "
+                f"{milliseconds(strategy.max_backoff)} ms.{number}"
+            )
+        case _:
+            return "Restart deactivated."
+
+
+def checkpoint_config(checkpoints: CheckpointConfiguration, state_backend: str) -> dict[str, Any]:
+    """*state_backend*: as the option names it."""
+    retention = checkpoints.retention
+    return {
+        "mode": "exactly_once" if checkpoints.is_exactly_once else "at_least_once",
+        "interval": milliseconds(checkpoints.interval, NEVER),
+        "timeout": milliseconds(checkpoints.timeout),
+        "min_pause": milliseconds(checkpoints.min_pause),
+        "max_concurrent": checkpoints.max_concurrent,
+        "externalization": {
+            "enabled": retention is not CheckpointRetentionPolicy.NEVER_RETAIN_AFTER_TERMINATION,
+            "delete_on_cancellation": (
+                retention is not CheckpointRetentionPolicy.RETAIN_ON_CANCELLATION
+            ),
+        },
+        "state_backend": _STATE_BACKENDS.get(state_backend, state_backend),
+        "checkpoint_storage": "FileSystemCheckpointStorage",
+        "unaligned_checkpoints": checkpoints.is_unaligned,
+        "tolerable_failed_checkpoints": checkpoints.tolerable_failures,
+        "aligned_checkpoint_timeout": milliseconds(checkpoints.alignment_timeout),
+        "checkpoints_after_tasks_finish": checkpoints.allows_finished_tasks,
+        "state_changelog_enabled": False,
+        "changelog_periodic_materialization_interval": -1,
+        "changelog_storage": "none",
+    }
+
+
+def resource_requirements(settings: JobSettings) -> dict[str, Any]:
+    return {
+        one.vertex_id.hex(): {"parallelism": {"lowerBound": one.lower, "upperBound": one.upper}}
+        for one in settings.bounds
+    }
+
+
+def bounds_of(requirements: Body) -> tuple[ParallelismBounds, ...]:
+    """What a client wants them to be.  Without a lower bound, or with -1, it is 1.
+
+    Raises:
+        RestError: it says something else, or nothing.
+    """
+    wanted: Mapping[JobVertexID, Body] = {
+        vertex_id_of(name): of_vertex.part("parallelism")
+        for name, of_vertex in requirements.parts().items()
+    }
+    if not wanted:
+        raise bad_request("no vertex is named whose parallelism is to change")
+    return tuple(_bounds(vertex, parallelism) for vertex, parallelism in wanted.items())
+
+
+def _bounds(vertex: JobVertexID, parallelism: Body) -> ParallelismBounds:
+    lower, upper = parallelism.number("lowerBound"), parallelism.number("upperBound")
+    lower = 1 if lower in (None, -1) else lower
+    if lower is None or upper is None or not 1 <= lower <= upper:
+        raise bad_request(f"vertex {vertex}: 1 <= lowerBound <= upperBound must hold")
+    return ParallelismBounds(vertex, lower, upper)

@@ -1,0 +1,40 @@
+"""What a Dispatcher keeps of a job that has ended."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from flinkray.actors.dispatcher.job_master_deaths import JobMasterDeaths
+from flinkray.actors.dispatcher.managed_job import ManagedJob
+from flinkray.actors.shared.settings import job_settings
+from flinkray.core.config import Configuration
+from flinkray.core.errors import ConfigurationError, JobExecutionError
+from flinkray.scheduler.graph.job_graph import JobGraph
+from tests.scheduler.builders import JOB
+
+INITIAL = "restart-strategy.exponential-delay.initial-backoff"
+MAXIMUM = "restart-strategy.exponential-delay.max-backoff"
+
+
+def managed(cluster: Configuration) -> ManagedJob:
+    loop = asyncio.get_running_loop()
+    futures = loop.create_future(), loop.create_future(), loop.create_future()
+    graph = JobGraph(JOB, "job", (), configuration={MAXIMUM: "10 s"})
+    return ManagedJob(graph, 0.0, JobMasterDeaths(cluster), *futures, cluster)
+
+
+async def test_how_it_was_run_is_kept() -> None:
+    job = managed(Configuration({INITIAL: "5 s"}))
+    ended = job.failed(JobExecutionError(JOB, "its JobMasters died"), 7.0)
+    assert ended.settings == job_settings(job.graph, job.configuration)
+
+
+async def test_a_job_ends_though_it_does_not_go_with_the_cluster_any_more() -> None:
+    """The cluster was started anew, with another configuration."""
+    job = managed(Configuration({INITIAL: "20 s"}))
+    with pytest.raises(ConfigurationError, match=MAXIMUM):
+        _ = job.settings
+    ended = job.failed(JobExecutionError(JOB, "its JobMasters died"), 7.0)
+    assert ended.settings is None
