@@ -75,8 +75,9 @@ def ray_cluster() -> Iterator[None]:
         environment.setenv("PYTHONPATH", examples, prepend=os.pathsep)
         # JVMs of Spark live for seconds here: the optimizing compiler costs more than it saves
         environment.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
-        # else whoever looks at the metrics endpoint waits up to 10 s for each change
-        environment.setenv("RAY_metrics_report_interval_ms", "1000")
+        # at 10 s whoever looks at the metrics endpoint would wait for it; at 1 s Ray's agents take a
+        # tenth of a processor all the time
+        environment.setenv("RAY_metrics_report_interval_ms", "5000")
         ray.init(address="local", num_cpus=4, include_dashboard=True, log_to_driver=False)
     yield
     ray.shutdown()

@@ -198,6 +198,8 @@ def test_masters_that_are_killed_at_random_stop_no_task_and_lead_one_after_the_o
                 starts(folder),
                 difference or "right",
             )
+            for failure in handle.exceptions():
+                log.info("job %d told at %.3f: %s", jobs, failure.timestamp, failure.text)
             tell_of_gaps(gaps(folder), kills)
             assert not difference
             assert max(numbers) == 0, kills
