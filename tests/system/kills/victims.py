@@ -30,6 +30,10 @@ KINDS = {
 """Of processes, and how often they are chosen beside others."""
 MASTERS = ("JobMaster", "SlotPool", "StreamCoordinator", "Dispatcher", "ResourceManager")
 """With which no task ends."""
+HOLDERS = ("JobMaster", "SlotPool", "StreamCoordinator")
+"""Those that know what the next JobMaster needs, each by itself.  Nobody does when all are dead."""
+SETTLED = 2.0
+"""Seconds after which a process that was seen is taken to know it."""
 PAUSE = (0.0, 3.0)
 """Seconds from one victim to the next."""
 STOPPED = (5.0, 70.0)
@@ -88,8 +92,20 @@ class Victims:
     """Chosen one after the other, until so many were killed and so many stopped."""
 
     def __init__(
-        self, random: Random, namespace: str, kinds: Sequence[str], kills: int, stops: int
+        self,
+        random: Random,
+        namespace: str,
+        kinds: Sequence[str],
+        kills: int,
+        stops: int,
+        *,
+        spares_last_holder: bool = False,
     ) -> None:
+        """*spares_last_holder*: whether the last of those is left alive that know what the next
+        JobMaster needs, while others that replace them are being started."""
+        self._spares_last_holder = spares_last_holder
+        self._seen_since: dict[tuple[str, int], float] = {}
+        """By the name and the process id of holders."""
         self._random = random
         self._namespace = namespace
         self.kinds = kinds
@@ -123,11 +139,15 @@ class Victims:
         kills, stops = self._kills - self.killed.total(), self._stops - self.stopped.total()
         is_kill = self._random.randrange(kills + stops) < kills
         number = self._random.random()
-        there = [a for a in live_actors() if (a.namespace, a.kind) == (self._namespace, kind)]
+        all_there = [a for a in live_actors() if a.namespace == self._namespace]
+        there = [a for a in all_there if a.kind == kind]
         there = [a for a in there if a.pid and a.pid not in self._now_stopped]
         if not there:
             return
         victim = there[int(number * len(there))]
+        if self._spares_last_holder and kind in HOLDERS and not self._another(all_there, victim):
+            log.info("spared: %s, as nobody else knows what the next JobMaster needs", victim.name)
+            return
         found = moments.wait_for(moment)
         if found is None:
             return
@@ -140,6 +160,17 @@ class Victims:
                 log.info("kill %d (%s): %s", self.killed.total(), found, _named(victim))
             else:
                 self._stop(victim, found)
+
+    def _another(self, there: Sequence[Actor], victim: Actor) -> bool:
+        """Whether another holder is there, and was a while ago."""
+        now = time.monotonic()
+        holders = [(a.name, a.pid) for a in there if a.kind in HOLDERS and a.pid]
+        self._seen_since = {one: self._seen_since.get(one, now) for one in holders}
+        return any(
+            now - since > SETTLED
+            for one, since in self._seen_since.items()
+            if one != (victim.name, victim.pid)
+        )
 
     def _stop(self, victim: Actor, moment: str) -> None:
         seconds = self._random.uniform(*STOPPED)
