@@ -25,7 +25,8 @@ _TOTALS = {
         1e-3,
     ),
 }
-_WATERMARKS = ("currentInputWatermark", "currentOutputWatermark")
+_INPUT = "currentInputWatermark"
+_WATERMARKS = (_INPUT, "currentOutputWatermark")
 """Tasks that read a source have the second one."""
 _NO_WATERMARK = -(1 << 63)
 
@@ -72,7 +73,12 @@ def io_metrics_of(group: MetricGroup, *, reads: bool, writes: bool) -> IOMetrics
         value("busyTimeMs"),
         value("backPressuredTimeMs"),
         value("idleTimeMs"),
+        _known(value(_INPUT)) if reads and _INPUT in metrics else None,
     )
+
+
+def _known(watermark: int) -> int | None:
+    return None if watermark == _NO_WATERMARK else watermark
 
 
 def _samples(name: str, metric: object, tags: dict[str, str]) -> Iterator[MetricSample]:

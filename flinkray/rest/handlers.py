@@ -11,7 +11,7 @@ from aiohttp import web
 
 from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotType
 from flinkray.core.errors import JobNotFoundError, RpcTimeoutError
-from flinkray.core.ids import JobID, TriggerID
+from flinkray.core.ids import JobID, JobVertexID, TriggerID
 from flinkray.rest import checkpoint_json, cluster_json, job_json
 from flinkray.rest.cluster import ClusterView
 from flinkray.rest.errors import RestError, bad_request, not_found
@@ -38,6 +38,14 @@ class Answer:
 Handler = Callable[[web.Request], Awaitable[Answer]]
 Route = tuple[str, str, Handler]
 """Method, path below the version, handler."""
+
+
+def vertex_of(job: JobDetails, wanted: JobVertexID) -> VertexInfo:
+    """Raises RestError: the job has none of that id."""
+    for vertex in job.vertices:
+        if vertex.vertex_id == wanted:
+            return vertex
+    raise not_found(f"job {job.job_id} has no vertex {wanted}")
 
 
 class Handlers:
@@ -226,10 +234,7 @@ class Handlers:
 
     async def _vertex(self, request: web.Request) -> tuple[JobDetails, VertexInfo]:
         wanted, details = vertex_id(request), await self._details(request)
-        for vertex in details.vertices:
-            if vertex.vertex_id == wanted:
-                return details, vertex
-        raise not_found(f"job {details.job_id} has no vertex {wanted}")
+        return details, vertex_of(details, wanted)
 
     # --- checkpoints and savepoints ---------------------------------------------------------------
 

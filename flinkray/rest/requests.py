@@ -23,7 +23,12 @@ _BODY_TIMEOUT = 10.0
 
 def job_id(request: web.Request) -> JobID:
     """Raises RestError: the path has none."""
-    return _id(JobID, "job id", request.match_info["job"])
+    return job_id_of(request.match_info["job"])
+
+
+def job_id_of(text: str) -> JobID:
+    """Raises RestError: it is none."""
+    return _id(JobID, "job id", text)
 
 
 def vertex_id(request: web.Request) -> JobVertexID:
@@ -51,16 +56,17 @@ def _id(kind: type[Id], what: str, text: str) -> Id:
 
 def number(request: web.Request, place: str) -> int:
     """A number that the path has.  Raises RestError: it has none."""
-    return _number(place, request.match_info[place])
+    return number_of(place, request.match_info[place])
 
 
 def number_asked(request: web.Request, name: str, default: int) -> int:
     """A number that the query may have.  Raises RestError: it is none, or negative."""
     text = request.query.get(name)
-    return default if text is None else _number(name, text)
+    return default if text is None else number_of(name, text)
 
 
-def _number(name: str, text: str) -> int:
+def number_of(name: str, text: str) -> int:
+    """Raises RestError: the text is none, or a negative one."""
     if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise bad_request(f"{name} is to be a number, not {text!r}")
     return int(text)

@@ -31,6 +31,7 @@ from flinkray.core.rest_options import (
 from flinkray.rest.cluster import Cluster, ClusterView
 from flinkray.rest.errors import RestError, answer_of, of_cluster
 from flinkray.rest.handlers import Handler, Handlers, Route
+from flinkray.rest.metric_handlers import MetricHandlers
 from flinkray.rest.operations import Operations
 from flinkray.rest.settings_handlers import SettingsHandlers
 
@@ -120,7 +121,8 @@ class RestServer:
         self._view = ClusterView(cluster, settings.refresh_interval, _ANSWER_TIMEOUT)
         self._operations = Operations(settings.store_duration)
         handlers = Handlers(self._view, self._operations, settings.refresh_interval, now)
-        routes = [*SettingsHandlers(self._view).routes(), *handlers.routes()]
+        of_settings, of_metrics = SettingsHandlers(self._view), MetricHandlers(self._view, now)
+        routes = [*of_settings.routes(), *of_metrics.routes(), *handlers.routes()]
         self._app = application(routes, settings)
         self._runner = web.AppRunner(self._app, access_log=None, handle_signals=False)
         self._address: str | None = None

@@ -12,6 +12,7 @@ import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import repeat
 from math import isnan, nan
 from typing import Any, overload
 
@@ -25,6 +26,10 @@ FEW = 100
 """So many are left as they are."""
 
 _LEVEL = 1
+
+_WATERMARK = "input_watermark"
+_NO_WATERMARK = -(1 << 63)
+"""No task tells this one; all other numbers of 64 bits are watermarks."""
 
 
 @stored("TextColumn")
@@ -79,8 +84,8 @@ class ExecutionTable(Sequence[ExecutionInfo]):
     """By the name of the state; its time for each execution that entered it."""
     failures: _Texts
     io_metrics: dict[str, bytes] = field(default_factory=dict)
-    """By the name of a field of IOMetrics; 0: None, else one more than the number.  Empty: all are
-    None."""
+    """By the name of a field of IOMetrics; 0: None, else one more than the number, but for
+    watermarks.  Empty: all are None."""
     _unpacked: list[ExecutionInfo] = field(
         init=False, default_factory=list, compare=False, repr=False
     )
@@ -171,15 +176,28 @@ def _metrics(every: Sequence[IOMetrics | None]) -> dict[str, bytes]:
         return {}
     numbers = {it.name: [getattr(one, it.name, None) for one in every] for it in fields(IOMetrics)}
     return {
-        name: _ints(0 if number is None else number + 1 for number in column)
+        name: _ints(
+            (_NO_WATERMARK if number is None else number)
+            if name == _WATERMARK
+            else (0 if number is None else number + 1)
+            for number in column
+        )
         for name, column in numbers.items()
     }
 
 
 def _metrics_back(columns: dict[str, bytes]) -> Iterator[IOMetrics | None]:
-    for row in zip(*map(_ints_back, columns.values()), strict=True):
+    counts = [name for name in columns if name != _WATERMARK]
+    rows = zip(*(_ints_back(columns[name]) for name in counts), strict=True)
+    if _WATERMARK in columns:
+        watermarks: Iterable[int] = _ints_back(columns[_WATERMARK])
+    else:
+        watermarks = repeat(_NO_WATERMARK)
+    for row, watermark in zip(rows, watermarks, strict=False):
         numbers: list[Any] = [number - 1 if number else None for number in row]
-        yield IOMetrics(**dict(zip(columns, numbers, strict=True))) if any(row) else None
+        at = None if watermark == _NO_WATERMARK else watermark
+        known = dict(zip(counts, numbers, strict=True))
+        yield IOMetrics(**known, input_watermark=at) if any(row) else None
 
 
 def _times(values: Iterable[float | None]) -> bytes:

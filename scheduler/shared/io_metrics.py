@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 from flinkray.core.ids import ExecutionAttemptID
 from flinkray.core.message import message
-from flinkray.core.schema import stored
+from flinkray.core.schema import stored, with_defaults
 
 
-@stored("IOMetrics")
+@stored("IOMetrics", version=2, migrations={1: with_defaults})
 @message
 class IOMetrics:
     """Of an attempt since it began, or the sum over the current attempts of a vertex.
@@ -26,6 +26,9 @@ class IOMetrics:
     back_pressured_ms: int
     """For which it had to wait for consumers to have room."""
     idle_ms: int
+    input_watermark: int | None = None
+    """Its event time: milliseconds; of a vertex the earliest.  None: it reads from no other task,
+    or has no watermark yet."""
 
     @property
     def elapsed_ms(self) -> int:
@@ -54,6 +57,7 @@ def total(metrics: Iterable[IOMetrics]) -> IOMetrics | None:
         sum(one.busy_ms for one in every),
         sum(one.back_pressured_ms for one in every),
         sum(one.idle_ms for one in every),
+        min((at for one in every if (at := one.input_watermark) is not None), default=None),
     )
 
 

@@ -196,7 +196,9 @@ def _execution(number: int, state: ExecutionState) -> ExecutionInfo:
         end_time=BEGIN + number + 1 if state.is_terminal else None,
         state_timestamps={"DEPLOYING": BEGIN + number, state.name: BEGIN + number + 0.5},
         failure="out of memory" if state is ExecutionState.FAILED else None,
-        io_metrics=IOMetrics(None, 10 * number, None, 100 * number, 1, 2, 3) if number else None,
+        io_metrics=(
+            IOMetrics(None, 10 * number, None, 100 * number, 1, 2, 3, -number) if number else None
+        ),
     )
 
 
@@ -240,7 +242,7 @@ def archived_job(status: JobStatus) -> ArchivedJob:
         max_parallelism=128,
         prior_executions=ExecutionTable.of(executions),
         tasks={state.name: 1 for state in ExecutionState},
-        io_metrics=IOMetrics(1, 2, 3, 4, 5, 6, 7),
+        io_metrics=IOMetrics(1, 2, 3, 4, 5, 6, 7, 8),
         measured=1,
     )
     details = JobDetails(

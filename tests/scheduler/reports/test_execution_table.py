@@ -95,6 +95,18 @@ def execution(index: int, random: Random) -> ExecutionInfo:
     )  # fmt: skip
 
 
+def test_every_watermark_comes_back_from_a_table() -> None:
+    watermarks = (None, -(2**63) + 1, -2, -1, 0, 1, 2**63 - 1)
+    every = tuple(
+        ExecutionInfo(
+            n, 0, ExecutionState.RUNNING, None, io_metrics=IOMetrics(1, 2, 3, 4, 5, 6, 7, at)
+        )
+        for n, at in enumerate(watermarks)
+    )
+    unmeasured = ExecutionInfo(len(every), 0, ExecutionState.RUNNING, None)
+    assert tuple(ExecutionTable.of((*every, unmeasured))) == (*every, unmeasured)
+
+
 def large_job(number: int, *, pack: bool) -> JobDetails:
     """With one earlier attempt of each task."""
     random = Random(1)

@@ -38,6 +38,12 @@ def test_the_sum_counts_what_is_known_and_stays_without_what_cannot_be() -> None
     assert total([]) is None
 
 
+def test_the_earliest_watermark_that_is_known_is_that_of_the_vertex() -> None:
+    found = total([READ, *(replace(READ, input_watermark=at) for at in (7, -3, 12))])
+    assert found is not None
+    assert found.input_watermark == -3
+
+
 def test_ended_tasks_keep_what_their_last_report_says() -> None:
     tasks = TasksUnderTest(streams(job(a=3))).run()
     assert metrics_of(vertex_of(tasks)) == [None, None, None]

@@ -1,0 +1,193 @@
+"""Metrics in the JSON of Flink's REST API: arrays (RE-40), in which each has Flink's name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from operator import attrgetter
+from statistics import fmean
+from typing import Any
+
+from flinkray.rest.measurements import JobLook, Measured
+from flinkray.rest.times import milliseconds
+from flinkray.scheduler.reports.job_info import ClusterOverview, JobDetails, VertexInfo
+from flinkray.scheduler.shared.states import JobStatus
+
+Values = Mapping[str, float | str]
+"""By the name of the metric."""
+
+_TOTALS = (
+    ("records_in", "numRecordsIn", "numRecordsInPerSecond"),
+    ("records_out", "numRecordsOut", "numRecordsOutPerSecond"),
+    ("bytes_in", "numBytesIn", "numBytesInPerSecond"),
+    ("bytes_out", "numBytesOut", "numBytesOutPerSecond"),
+    ("busy_ms", "accumulateBusyTimeMs", "busyTimeMsPerSecond"),
+    ("idle_ms", "accumulateIdleTimeMs", "idleTimeMsPerSecond"),
+    ("back_pressured_ms", "accumulateBackPressuredTimeMs", "backPressuredTimeMsPerSecond"),
+)
+"""Field of IOMetrics, and what Flink calls the total and how fast it grows."""
+_WATERMARK = "currentInputWatermark"
+
+_LOW, _HIGH = 0.10, 0.5
+"""Of the time, up to which back-pressure is none, and low (RE-44)."""
+_LEVELS = ("ok", "low", "high")
+
+
+def skew(values: Sequence[float]) -> float:
+    """Mean absolute deviation, in percent of the mean."""
+    mean = fmean(values)
+    return 100 * fmean(abs(value - mean) for value in values) / mean if mean else 0.0
+
+
+AGGREGATIONS: dict[str, Callable[[Sequence[float]], float]] = {
+    "min": min,
+    "max": max,
+    "avg": fmean,
+    "sum": sum,
+    "skew": skew,
+}
+
+
+def listed(values: Values, wanted: Iterable[str] | None) -> list[dict[str, str]]:
+    """*wanted*: the names of which the values are asked for; None: which names there are."""
+    if wanted is None:
+        return [{"id": name} for name in values]
+    return [{"id": name, "value": str(values[name])} for name in wanted if name in values]
+
+
+def aggregated(
+    rows: Sequence[Values], wanted: Iterable[str] | None, aggregations: Collection[str]
+) -> list[dict[str, Any]]:
+    """Of the numbers that several subtasks, or jobs, have; *wanted* as in :func:`listed`."""
+    numbers: dict[str, list[float]] = {}
+    for row in rows:
+        for name, value in row.items():
+            if not isinstance(value, str):
+                numbers.setdefault(name, []).append(value)
+    if wanted is None:
+        return [{"id": name} for name in numbers]
+    return [
+        {
+            "id": name,
+            **{kind: float(AGGREGATIONS[kind](numbers[name])) for kind in aggregations},
+        }
+        for name in wanted
+        if name in numbers
+    ]
+
+
+def of_subtask(measured: Measured) -> dict[str, float]:
+    values: dict[str, float] = {}
+    for field, total, rate in _TOTALS:
+        known = getattr(measured.now, field)
+        if known is not None:
+            values[total] = known
+        speed = measured.per_second(attrgetter(field))
+        if speed is not None:
+            values[rate] = round(speed, 3)
+    if measured.now.input_watermark is not None:
+        values[_WATERMARK] = measured.now.input_watermark
+    return values
+
+
+def of_vertex(subtasks: Iterable[Measured]) -> dict[str, float]:
+    """Those of all, each with the number of its subtask before its name."""
+    return {
+        f"{one.subtask}.{name}": value
+        for one in subtasks
+        for name, value in of_subtask(one).items()
+    }
+
+
+def watermarks(subtasks: Iterable[Measured]) -> list[dict[str, str]]:
+    """RE-42."""
+    return [
+        {"id": f"{one.subtask}.{_WATERMARK}", "value": str(one.now.input_watermark)}
+        for one in subtasks
+        if one.now.input_watermark is not None
+    ]
+
+
+def of_job(job: JobDetails, now: float) -> dict[str, float | str]:
+    """*now*: seconds since the epoch."""
+    running_since = job.status_timestamps.get(JobStatus.RUNNING.name, now)
+    values: dict[str, float | str] = {
+        "uptime": milliseconds(now - running_since) if job.status is JobStatus.RUNNING else 0,
+        "numRestarts": job.restarts,
+    }
+    checkpoints = job.checkpoints
+    if checkpoints is None:
+        return values
+    values |= {
+        "totalNumberOfCheckpoints": (
+            checkpoints.in_progress + checkpoints.completed + checkpoints.failed
+        ),
+        "numberOfInProgressCheckpoints": checkpoints.in_progress,
+        "numberOfCompletedCheckpoints": checkpoints.completed,
+        "numberOfFailedCheckpoints": checkpoints.failed,
+    }
+    last = checkpoints.latest_completed
+    if last is not None and last.duration is not None:
+        values |= {
+            "lastCompletedCheckpointId": last.checkpoint_id,
+            "lastCheckpointSize": last.checkpointed_size,
+            "lastCheckpointFullSize": last.state_size,
+            "lastCheckpointDuration": milliseconds(last.duration),
+            "lastCheckpointCompletedTimestamp": last.timestamp + milliseconds(last.duration),
+        }
+        if last.path is not None:
+            values["lastCheckpointExternalPath"] = last.path
+    return values
+
+
+def of_masters(cluster: ClusterOverview) -> dict[str, float]:
+    return {
+        "numRegisteredTaskManagers": len(cluster.task_executors),
+        "numRunningJobs": sum(not job.status.is_globally_terminal for job in cluster.jobs),
+        "taskSlotsAvailable": cluster.slots_available,
+        "taskSlotsTotal": cluster.slots_total,
+    }
+
+
+def back_pressure(look: JobLook, vertex: VertexInfo) -> dict[str, Any]:
+    """Of the tasks that run: since the look before; without one there is none to tell of."""
+    subtasks = [
+        told
+        for one in look.subtasks(vertex)
+        if one.is_running and (told := _pressure_on(one)) is not None
+    ]
+    if not subtasks:
+        return {"status": "deprecated"}
+    level = max((one["backpressureLevel"] for one in subtasks), key=_LEVELS.index)
+    return {
+        "status": "ok",
+        "backpressureLevel": level,
+        "end-timestamp": milliseconds(look.taken_at),
+        "subtasks": subtasks,
+        "backpressure-level": level,
+    }
+
+
+def _pressure_on(measured: Measured) -> dict[str, Any] | None:
+    """None: nothing is known of it at two looks."""
+    shares: dict[str, float] = {}
+    for name, field in (
+        ("ratio", "back_pressured_ms"),
+        ("idleRatio", "idle_ms"),
+        ("busyRatio", "busy_ms"),
+    ):
+        speed = measured.per_second(attrgetter(field))
+        if speed is None:
+            return None
+        shares[name] = round(speed / 1000, 3)
+    level = level_of(shares["ratio"])
+    return {
+        "subtask": measured.subtask,
+        "backpressureLevel": level,
+        **shares,
+        "backpressure-level": level,
+    }
+
+
+def level_of(share: float) -> str:
+    """Of the time for which a task is back-pressured."""
+    return _LEVELS[(share > _LOW) + (share > _HIGH)]
