@@ -75,8 +75,8 @@ def ray_cluster() -> Iterator[None]:
         environment.setenv("PYTHONPATH", examples, prepend=os.pathsep)
         # JVMs of Spark live for seconds here: the optimizing compiler costs more than it saves
         environment.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
-        # at 10 s whoever looks at the metrics endpoint would wait for it; at 1 s Ray's agents take a
-        # tenth of a processor all the time
+        # at 10 s whoever looks at the metrics endpoint would wait for it; at 1 s Ray's agents take
+        # a tenth of a processor all the time
         environment.setenv("RAY_metrics_report_interval_ms", "5000")
         ray.init(address="local", num_cpus=4, include_dashboard=True, log_to_driver=False)
     yield
