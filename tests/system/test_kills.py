@@ -33,7 +33,7 @@ def task_executor(job_id: JobID, handle: JobHandle) -> int:
     return next(
         a.pid
         for a in live_actors()
-        if a.kind == "TaskExecutor" and a.worker_group == str(group) and a.bundle_index == 1
+        if a.kind == "TaskExecutor" and a.worker_group == str(group) and a.bundle_index == 0
     )
 
 
@@ -107,16 +107,16 @@ def test_a_job_ends_right_after_kills_of_a_task_executor_its_driver_and_its_jvm(
 ) -> None:
     """Each has it run again; of the last one nobody knows yet as its tasks go on."""
     strategy = flinkray.FixedDelayRestart(3, 0.2)
-    job = flinkray.spark_job(gate.pipeline(), parallelism=2, memory="1g", restart_strategy=strategy)
+    job = flinkray.spark_job(gate.pipeline(), memory="1g", restart_strategy=strategy)
     handle = client.submit(job)
-    wait_for_tasks(gate)
+    wait_for_tasks(gate, 1)
 
     for restarts, victim in enumerate((task_executor, of_job("SparkDriver")), start=1):
         kill(victim(handle.job_id, handle))
         wait_until(lambda n=restarts: handle.details().restarts == n, 90, "a restart")  # type: ignore[misc]
         begun = len(gate.waiting_tasks())
-        wait_until(lambda: running(handle) == 2, 90, "two executors")
-        wait_for_tasks(gate, begun + 2)
+        wait_until(lambda: running(handle) == 1, 90, "an executor")
+        wait_for_tasks(gate, begun + 1)
     kill(spark_driver_jvm(handle.job_id, handle))
     gate.open()
 
@@ -159,13 +159,11 @@ def test_jobs_without_restarts_fail_with_the_cause_after_a_kill_of_a_task_execut
     victims = {"TaskExecutor": task_executor, "Spark driver": of_job("SparkDriver")}
     handles = {
         words: client.submit(
-            flinkray.spark_job(
-                gate.pipeline(), parallelism=2, memory="1g", restart_strategy=flinkray.NoRestart()
-            )
+            flinkray.spark_job(gate.pipeline(), memory="1g", restart_strategy=flinkray.NoRestart())
         )
         for words in victims
     }
-    wait_for_tasks(gate, 4)
+    wait_for_tasks(gate, 2)
 
     for words, handle in handles.items():
         kill(victims[words](handle.job_id, handle))

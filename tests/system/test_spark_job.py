@@ -128,8 +128,8 @@ def test_two_concurrent_jobs_have_executors_in_their_own_slots_and_show_their_pr
 def test_cancelled_while_it_runs(
     client: ClusterClient, gate: Gate, resources_before: dict[str, float]
 ) -> None:
-    handle = client.submit(flinkray.spark_job(gate.pipeline(), parallelism=2, memory="1g"))
-    wait_for_tasks(gate)
+    handle = client.submit(flinkray.spark_job(gate.pipeline(), memory="1g"))
+    wait_for_tasks(gate, 1)
 
     handle.cancel()
 
@@ -191,14 +191,14 @@ def test_profile_larger_than_any_node_fails_with_what_the_cluster_has(
 def test_job_that_waits_for_resources_says_why_within_five_seconds(
     client: ClusterClient, gate: Gate
 ) -> None:
-    first = client.submit(flinkray.spark_job(gate.pipeline(), parallelism=3, memory="1g"))
-    wait_for_tasks(gate, 3)
-    second = client.submit(flinkray.spark_job(doubled, parallelism=3, memory="1g"))
+    first = client.submit(flinkray.spark_job(gate.pipeline(), cpu=3, memory="1g"))
+    wait_for_tasks(gate, 1)
+    second = client.submit(flinkray.spark_job(doubled, cpu=3, memory="1g"))
 
     reason = wait_until(lambda: second.details().pending_reason, 5, "the reason of waiting")
 
-    assert "3 slots" in reason
-    assert "1 CPU" in reason
+    assert "1 slot " in reason
+    assert "3 CPU" in reason
     gate.open()
     assert rows(first) == expected_rows()
     assert rows(second) == expected_rows()
