@@ -6,12 +6,19 @@ from flinkray.actors.coordinators.process import ConnectedCoordinator, Coordinat
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.core import options
 from flinkray.core.ids import JobMasterId, JobVertexID
-from flinkray.file_results import partition_location, published_location, whole_location
+from flinkray.file_results import (
+    epochs_location,
+    partition_location,
+    published_location,
+    stream_execution,
+    whole_location,
+)
 from flinkray.rpc import EndpointSpec, FencedRpcEndpoint, Placement, RpcService
 from flinkray.scheduler.graph.job_graph import COORDINATED_KINDS, JobGraph
 from flinkray.scheduler.job.coordinator_events import CoordinatorInput
 from flinkray.scheduler.job.job_scheduler_actions import StartCoordinator
 from flinkray.spark.gateway import (
+    EPOCHS,
     PUBLISHED,
     RESULT_KIND,
     SparkDriverGateway,
@@ -72,7 +79,15 @@ class SparkDriverProcess(CoordinatorProcess):
         defaults = {} if java_home is None else {options.JAVA_HOME.key: java_home}
         defaults[options.SPARK_HOST.key] = of_cluster.get(options.SPARK_HOST)
         configuration = {**defaults, **vertex.invokable.configuration}
-        is_published = configuration.pop(RESULT_KIND, None) == PUBLISHED
+        storage = self._services.arguments.storage_dir
+        kind = configuration.pop(RESULT_KIND, None)
+        published, epochs = (
+            location_of(storage, graph.job_id, vertex.vertex_id) if kind == wanted else None
+            for location_of, wanted in (
+                (published_location, PUBLISHED),
+                (epochs_location, EPOCHS),
+            )
+        )
         return SparkStageDescriptor(
             job_id=graph.job_id,
             job_name=graph.name,
@@ -89,12 +104,10 @@ class SparkDriverProcess(CoordinatorProcess):
             is_result_read=bool(action.results),
             blob_server=blob_server,
             inputs=tuple(map(self._input, action.inputs)),
-            published_location=self._published(vertex.vertex_id) if is_published else None,
+            published_location=published,
+            epochs_location=epochs,
+            stream_execution=stream_execution(action.graph_id, action.restores),
         )
-
-    def _published(self, vertex_id: JobVertexID) -> str:
-        storage = self._services.arguments.storage_dir
-        return published_location(storage, self._graph.job_id, vertex_id)
 
     def _result_location(self, action: StartCoordinator, vertex_id: JobVertexID) -> str:
         storage, job_id = self._services.arguments.storage_dir.rstrip("/"), self._graph.job_id

@@ -22,6 +22,10 @@ PRINTED_LINES = "printed-lines"
 TO_LOG = "log"
 TO_CLIENT = "client"
 
+EPOCHS_OF = "epochs-of"
+"""In the configuration of a stream invokable with committers of epochs: the Spark vertices that
+take those, by their ids between spaces."""
+
 _UNPICKLABLE = (TypeError, AttributeError, pickle.PicklingError, RecursionError)
 
 

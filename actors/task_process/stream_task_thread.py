@@ -56,6 +56,8 @@ from flinkray.streaming.sinks.collect import CollectOperator
 from flinkray.streaming.sinks.committer_operator import CommitLog, CommitterOperator
 from flinkray.streaming.sinks.result_files import ResultFilesOperator
 from flinkray.streaming.sinks.simple import PrintOperator
+from flinkray.streaming.sinks.spark import SparkEpochSink
+from flinkray.streaming.sinks.writer_operator import SinkWriterOperator
 from flinkray.streaming.sources.result_files import ResultFileSplit
 from flinkray.streaming.sources.spark import SparkSource
 from flinkray.streaming.task.task import StreamTask, StreamTaskInput, StreamTaskOutput
@@ -123,6 +125,10 @@ class StreamTaskContext:
     """Of a sink's committer, by its operator id, where it commits at the end of a batch job."""
     published: Callable[[JobVertexID], str]
     """Where a Spark stage of the job publishes what its source reads."""
+    epochs: Callable[[JobVertexID], str]
+    """Where a Spark stage of the job takes what its sink publishes."""
+    end_epochs: Callable[[], None]
+    """No other ones follow of those that the task publishes."""
     kv_states: TaskKvStateRegistry
     """Where it registers what can be queried."""
     configuration: Configuration
@@ -182,6 +188,10 @@ class StreamTaskRun:
                 operator.source.locate(context.published(operator.source.vertex_id))
             elif isinstance(operator, ResultFilesOperator):
                 operator.write = next(file_outputs).write_here
+            if isinstance(operator, SinkWriterOperator | CommitterOperator):
+                sink = operator.sink
+                if isinstance(sink, SparkEpochSink):
+                    sink.locate(context.epochs(sink.vertex_id))
         if context.printed is not None:
             outputs.append(context.printed)
         task = StreamTask(
@@ -213,6 +223,7 @@ class StreamTaskRun:
             )
         try:
             self._run(task, loop)
+            context.end_epochs()
         finally:
             loop.end()
             if context.printed is not None:
@@ -257,6 +268,7 @@ class StreamTaskRun:
             writer.process_watermark(MAX_TIMESTAMP)
             writer.end_of_input()
         self._wait_until_read(self._wait_until)
+        context.end_epochs()
 
     def _read_to_the_end(self, gate: NetworkInputGate) -> None:
         """Nothing comes: those that it reads had ended as well."""

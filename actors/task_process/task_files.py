@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from flinkray.actors.shared.chain_code import EPOCHS_OF
 from flinkray.actors.shared.produced_partitions import written_partitions
 from flinkray.actors.task_process.code_loop import MainLoop
 from flinkray.actors.task_process.deployed_task import DeployedTask
 from flinkray.actors.task_process.file_results import FileInput, FileOutput
 from flinkray.core.ids import JobID, JobVertexID
 from flinkray.file_results import (
+    Epochs,
     FileCommitLog,
     commit_log_location,
+    epochs_location,
     partition_location,
     published_location,
+    stream_execution,
 )
 from flinkray.rpc import RpcEndpoint
 from flinkray.scheduler.graph.job_graph import ResultMedium
@@ -48,6 +52,18 @@ class TaskFiles:
     def published(self, job_id: JobID, vertex_id: JobVertexID) -> str:
         """Where a vertex of the job publishes partitions while it runs."""
         return published_location(self._storage_dir, job_id, vertex_id)
+
+    def epochs(self, job_id: JobID, vertex_id: JobVertexID) -> str:
+        """Where a stream of the job publishes the epochs that a vertex takes."""
+        return epochs_location(self._storage_dir, job_id, vertex_id)
+
+    def end_epochs(self, deployed: DeployedTask) -> None:
+        """The task has come to its end: no other ones follow of those that its committers publish.
+        Blocks."""
+        execution = stream_execution(deployed.graph_id, deployed.task.restores)
+        for vertex_id in deployed.vertex.invokable.configuration.get(EPOCHS_OF, "").split():
+            location = self.epochs(deployed.job.job_id, JobVertexID.from_hex(vertex_id))
+            Epochs(location).end(execution)
 
     def outputs_of(self, deployed: DeployedTask) -> tuple[FileOutput, ...]:
         """In the order of the vertex's results; without those that go by channels."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from flinkray.client.spark_checks import check_spark_stage
 from flinkray.core.errors import ConfigurationError
@@ -17,9 +17,14 @@ from flinkray.scheduler.graph.job_graph import (
     RestartStrategy,
 )
 from flinkray.scheduler.graph.validation import validate
-from flinkray.spark.gateway import PUBLISHED, RESULT_KIND
+from flinkray.spark.gateway import EPOCHS, PUBLISHED, RESULT_KIND
 from flinkray.spark.session import refuse_owned, split_memory
-from flinkray.spark.user_code import SparkFunction, dump_function
+from flinkray.spark.user_code import (
+    SparkEpochFunction,
+    SparkFunction,
+    UserCodeError,
+    dump_function,
+)
 
 F = TypeVar("F", bound=SparkFunction)
 
@@ -89,10 +94,46 @@ def published_spark_stage(
     """
     if executors < 1:
         raise ConfigurationError(f"from_spark takes at least one executor, got {executors!r}")
+    return _stage_beside_streams(function, name, executors, cpu, memory, spark_conf, PUBLISHED)
+
+
+def epochs_spark_stage(
+    function: SparkEpochFunction,
+    name: str,
+    executors: int,
+    cpu: float,
+    memory: int | str,
+    spark_conf: Mapping[str, object] | None,
+) -> JobVertex:
+    """A Spark stage whose function is given the epochs of a stream of the same job.
+
+    Raises:
+        ConfigurationError: an argument is not acceptable; the text names it.
+        UserCodeError: the function cannot be sent to the cluster.
+    """
+    if executors < 1:
+        raise ConfigurationError(f"to_spark takes at least one executor, got {executors!r}")
+    if not callable(function):
+        raise UserCodeError(
+            "to_spark takes a function of a DataFrame and the id of a checkpoint, not "
+            f"{type(function).__name__}: {function!r}"
+        )
+    return _stage_beside_streams(function, name, executors, cpu, memory, spark_conf, EPOCHS)
+
+
+def _stage_beside_streams(
+    function: Callable[..., Any],
+    name: str,
+    executors: int,
+    cpu: float,
+    memory: int | str,
+    spark_conf: Mapping[str, object] | None,
+    kind: str,
+) -> JobVertex:
     profile, properties = slot_profile(cpu, memory), spark_properties(spark_conf)
     refuse_owned(properties)
     split_memory(profile, properties.get("spark.executor.memoryOverhead"))
-    configuration = {**properties, RESULT_KIND: PUBLISHED}
+    configuration = {**properties, RESULT_KIND: kind}
     vertex_id = JobVertexID.generate()
     return JobVertex(
         vertex_id,

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 
-from flinkray.actors.shared.chain_code import BUFFER_TIMEOUTS, PRINTED_LINES, TO_LOG, dump_chain
+from flinkray.actors.shared.chain_code import (
+    BUFFER_TIMEOUTS,
+    EPOCHS_OF,
+    PRINTED_LINES,
+    TO_LOG,
+    dump_chain,
+)
 from flinkray.client.savepoint_locations import absolute_location
 from flinkray.core.config import Configuration
 from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID
@@ -31,8 +37,10 @@ from flinkray.scheduler.graph.vertex_operator import VertexOperator
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.program.chain_plan import plan_chain, ways_out
 from flinkray.streaming.program.graph import Chain, StreamEdge, StreamGraph
+from flinkray.streaming.sinks.committer_operator import CommitterOperator
 from flinkray.streaming.sinks.result_files import ResultFilesOperator
 from flinkray.streaming.sinks.simple import PrintOperator
+from flinkray.streaming.sinks.spark import SparkEpochSink
 from flinkray.streaming.sources.result_files import ResultFilesSource
 
 _ANY_SLOT = ResourceProfile(0, 0)
@@ -50,7 +58,7 @@ def stream_job(
     """The job of a stream program.
 
     Args:
-        spark_stages: whose partitions its sources read.
+        spark_stages: whose partitions its sources read, or that take epochs of its streams.
         slot_profiles: of slot-sharing groups that want a certain one; others take any slot.
         configuration: options of the job, over those of the cluster.
         files: that its functions import from or ask for.
@@ -127,6 +135,9 @@ def _vertex(
     configuration = {BUFFER_TIMEOUTS: " ".join(map(str, timeouts))}
     if any(isinstance(node.operator, PrintOperator) for node in chain.nodes):
         configuration[PRINTED_LINES] = TO_LOG
+    epochs_of = " ".join(map(str, _takers_of_epochs(chain)))
+    if epochs_of:
+        configuration[EPOCHS_OF] = epochs_of
     group = chain.head.slot_sharing_group
     return JobVertex(
         _vertex_id(owner, chain),
@@ -147,6 +158,13 @@ def _vertex(
         ),
         non_parallel=any(node.non_parallel for node in chain.nodes),
     )
+
+
+def _takers_of_epochs(chain: Chain) -> Iterator[JobVertexID]:
+    for node in chain.nodes:
+        operator = node.operator
+        if isinstance(operator, CommitterOperator) and isinstance(operator.sink, SparkEpochSink):
+            yield operator.sink.vertex_id
 
 
 def _written_files(chain: Chain) -> Iterator[IntermediateDataSet]:

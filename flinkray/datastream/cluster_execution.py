@@ -23,7 +23,7 @@ from flinkray.core.client_options import SHUTDOWN_ON_ATTACHED_EXIT
 from flinkray.core.config import Configuration
 from flinkray.core.errors import ConfigurationError, FlinkRayError
 from flinkray.core.ids import JobID, JobVertexID
-from flinkray.core.job_options import JOB_KEYS
+from flinkray.core.job_options import CHECKPOINTING_MODE, CHECKPOINTING_UNALIGNED, JOB_KEYS
 from flinkray.core.resources import ResourceProfile
 from flinkray.datastream.closeable_iterator import CloseableIterator
 from flinkray.datastream.common.job_client import JobClient
@@ -34,6 +34,8 @@ from flinkray.scheduler.graph.job_graph import JobFile, JobGraph, JobVertex
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.program.execution_target import execution_target
 from flinkray.streaming.program.graph import StreamGraph
+from flinkray.streaming.sinks.spark import SparkEpochSink
+from flinkray.streaming.sinks.writer_operator import SinkWriterOperator
 from flinkray.streaming.sources.spark import SparkSource
 
 
@@ -47,7 +49,8 @@ def job_of(
     """The job of a program.
 
     Args:
-        spark_stages: of the program; the job has those that its sources read.
+        spark_stages: of the program; the job has those that its sources read, and that take epochs
+            of its streams.
         settings: the program's configuration; of it counts what a job may set for itself.
         files: that its functions import from or ask for.
 
@@ -57,6 +60,8 @@ def job_of(
         JobSubmissionError: it could never run.
     """
     known = {key: value for key, value in settings.items() if _is_of_job(key)}
+    if _stages_that_take_epochs(graph):
+        known |= _with_whole_epochs(known)
     configuration = Configuration(known).of_job()
     profiles = _profiles(groups)
     return stream_job(
@@ -64,15 +69,43 @@ def job_of(
         slot_profiles=profiles,
         configuration=configuration,
         files=files,
-        spark_stages=tuple(spark_stages[vertex_id] for vertex_id in spark_stages_read_by(graph)),
+        spark_stages=tuple(spark_stages[vertex_id] for vertex_id in spark_stages_of(graph)),
     )
 
 
-def spark_stages_read_by(graph: StreamGraph) -> list[JobVertexID]:
-    """By sources of the program."""
+def spark_stages_of(graph: StreamGraph) -> list[JobVertexID]:
+    """Those that sources of the program read, and those that take epochs of its streams."""
     heads = (node.operator for node in graph.nodes)
     sources = (head.source for head in heads if isinstance(head, SourceOperator))
-    return [source.vertex_id for source in sources if isinstance(source, SparkSource)]
+    read = [source.vertex_id for source in sources if isinstance(source, SparkSource)]
+    return [*read, *_stages_that_take_epochs(graph)]
+
+
+def _stages_that_take_epochs(graph: StreamGraph) -> list[JobVertexID]:
+    operators = (node.operator for node in graph.nodes)
+    sinks = (one.sink for one in operators if isinstance(one, SinkWriterOperator))
+    return [sink.vertex_id for sink in sinks if isinstance(sink, SparkEpochSink)]
+
+
+def _with_whole_epochs(settings: Mapping[str, str]) -> dict[str, str]:
+    """All rows of an epoch have come to its committer when its checkpoint is complete, whatever the
+    cluster's options are.
+
+    Raises:
+        ConfigurationError: the program wants it otherwise.
+    """
+    configuration = Configuration(settings)
+    if configuration.get(CHECKPOINTING_UNALIGNED):
+        raise ConfigurationError(
+            f"{CHECKPOINTING_UNALIGNED.key} is true, and to_spark needs aligned checkpoints: the "
+            "rows of each have to be complete when it is"
+        )
+    if configuration.get(CHECKPOINTING_MODE) != "EXACTLY_ONCE":
+        raise ConfigurationError(
+            f"{CHECKPOINTING_MODE.key} is {configuration.get(CHECKPOINTING_MODE)}, and to_spark "
+            "hands over each row once: it needs EXACTLY_ONCE"
+        )
+    return {CHECKPOINTING_UNALIGNED.key: "false", CHECKPOINTING_MODE.key: "EXACTLY_ONCE"}
 
 
 def vertices_of(
@@ -93,7 +126,12 @@ def vertices_of(
                 f"{graph.job_name!r} sets {key}, which belongs to the whole job: leave it to the "
                 "BatchJob, whose restart_strategy holds for all stages and which has no checkpoints"
             )
-    if spark_stages_read_by(graph):
+    if _stages_that_take_epochs(graph):
+        raise ConfigurationError(
+            f"{graph.job_name!r} is a stage of a BatchJob and calls to_spark: return the stream, "
+            "and add a stage with BatchJob.spark that has it as an input"
+        )
+    if spark_stages_of(graph):
         raise ConfigurationError(
             f"{graph.job_name!r} is a stage of a BatchJob and calls from_spark: add a stage with "
             "BatchJob.spark, and read that as an input"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
@@ -16,6 +16,7 @@ from flinkray.datastream.operator_settings import StreamSettings
 from flinkray.datastream.queryable_state_stream import QueryableStateStream
 from flinkray.datastream.record_batches import RecordBatches
 from flinkray.state.descriptors import MapStateDescriptor, StateDescriptor, ValueStateDescriptor
+from flinkray.streaming.columnar.conversion import schema_of
 from flinkray.streaming.columnar.keyed_aggregate import (
     BatchKeyedAggregateOperator,
     KeyedAggregateOperator,
@@ -105,6 +106,7 @@ from flinkray.streaming.records.type_inference import type_of_result
 from flinkray.streaming.records.typeinfo import RowTypeInfo, TypeInformation, Types
 from flinkray.streaming.sinks.simple import PrintOperator, SinkFunctionOperator
 from flinkray.streaming.sinks.sink import Sink
+from flinkray.streaming.sinks.spark import SparkEpochSink, check_columns
 from flinkray.streaming.sinks.writer_operator import SinkWriterOperator
 from flinkray.streaming.time.watermarks import WatermarkStrategy
 from flinkray.streaming.windowing.aligned import make_window_operator
@@ -131,7 +133,10 @@ from flinkray.streaming.windowing.operator import WindowSpec
 from flinkray.streaming.windowing.triggers import EventTimeTrigger, Trigger
 
 if TYPE_CHECKING:
+    from flinkray.core.ids import JobVertexID
     from flinkray.datastream.common.execution_config import ExecutionConfig
+    from flinkray.scheduler.graph.job_graph import JobVertex
+    from flinkray.spark.user_code import SparkEpochFunction
 
 __all__ = [
     "AllWindowedStream",
@@ -181,6 +186,11 @@ class StreamProgram(EnvironmentSettings, ABC):
     def __init__(self) -> None:
         super().__init__()
         self._transformations: list[Transformation] = []
+        self._spark_stages: dict[JobVertexID, JobVertex] = {}
+
+    def add_spark_stage(self, stage: JobVertex) -> None:
+        """For sources that read it, or sinks that hand epochs over to it."""
+        self._spark_stages[stage.vertex_id] = stage
 
     def add(self, transformation: OperatorTransformation) -> DataStream:
         """Make an operator part of the program, with the parallelism that the environment has
@@ -424,6 +434,46 @@ class DataStream(StreamSettings):
         if not isinstance(sink, Sink):
             raise TypeError(f"sink_to takes a Sink, got {sink!r}; functions go to add_sink")
         return self.end_with("Sink: Writer", SinkWriterOperator(sink, self._stream.type_info))
+
+    def to_spark(
+        self,
+        function: SparkEpochFunction,
+        name: str = "Spark",
+        *,
+        executors: int = 1,
+        cpu: float = 1,
+        memory: int | str = "1g",
+        spark_conf: Mapping[str, object] | None = None,
+    ) -> DataStreamSink:
+        """Hand the rows of each checkpoint to ``function(dataframe, checkpoint_id)``, one after the
+        other, when it is complete.
+
+        The function runs in the slots of the job, beside the program.  What dies meanwhile, it is
+        given the same rows with the same id again until it has returned; so it is to write them
+        such that a second time changes nothing.  Without checkpoints there is one call, at the end.
+        See docs/spark.md.
+
+        Args:
+            executors: Spark executors, each in a slot of its own.
+            cpu: cores of each of these slots.
+            memory: of each, as ``"1500m"``, ``"2g"`` or bytes.
+            spark_conf: Spark properties; those that flinkray sets itself are refused.
+
+        Raises:
+            ConfigurationError: an argument is not acceptable; the text names it.
+            UserCodeError: the function cannot be sent to the cluster.
+            SinkError: Spark knows no such type as a column of the stream's declared type has.
+        """
+        from flinkray.client.job_builder import epochs_spark_stage
+
+        declared = None if self._stream.type_info is None else self._stream.type_info.to_arrow()
+        if declared is not None:
+            check_columns(schema_of(declared))
+        stage = epochs_spark_stage(function, name, executors, cpu, memory, spark_conf)
+        self._env.add_spark_stage(stage)
+        sink = SparkEpochSink(stage.vertex_id, name)
+        operator = SinkWriterOperator(sink, self._stream.type_info)
+        return self.end_with(f"Sink: {name}: Writer", operator)
 
     def print(self, sink_identifier: str | None = None) -> DataStreamSink:
         """Write every value on a line of standard output."""

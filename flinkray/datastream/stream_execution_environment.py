@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from flinkray.core.errors import ConfigurationError
-from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID
+from flinkray.core.ids import IntermediateDataSetID, JobID
 from flinkray.core.job_options import SAVEPOINT_DIR, STATE_RECOVERY_PATH
 from flinkray.core.resources import parse_memory_size
 from flinkray.datastream.closeable_iterator import CloseableIterator
@@ -80,7 +80,6 @@ class StreamExecutionEnvironment(StreamProgram):
         super().__init__()
         self._clock = clock
         self._cluster = cluster
-        self._spark_stages: dict[JobVertexID, JobVertex] = {}
         if configuration is not None:
             self.configure(configuration)
 
@@ -182,7 +181,7 @@ class StreamExecutionEnvironment(StreamProgram):
         from flinkray.client.job_builder import published_spark_stage
 
         stage = published_spark_stage(function, source_name, executors, cpu, memory, spark_conf)
-        self._spark_stages[stage.vertex_id] = stage
+        self.add_spark_stage(stage)
         source = SparkSource(stage.vertex_id, source_name)
         if type_info is not None:
             convert = partial(batch_of_type, type_info=type_info)

@@ -8,9 +8,11 @@ that is listed and not there is lost, never silently missing.
 
 from flinkray.file_results.commit_log import FileCommitLog
 from flinkray.file_results.directory import FileResultLostError, ResultDirectory, register_files
+from flinkray.file_results.epochs import Epoch, EpochPart, Epochs, EpochsDone, stream_execution
 from flinkray.file_results.layout import (
     commit_log_location,
     data_of_job,
+    epochs_location,
     partition_location,
     published_location,
     results_of_job,
@@ -26,6 +28,10 @@ from flinkray.file_results.reader import RowGroupSplit, read_batches, share_of
 from flinkray.file_results.writer import ResultSchemaError, ResultWriter
 
 __all__ = [
+    "Epoch",
+    "EpochPart",
+    "Epochs",
+    "EpochsDone",
     "FileCommitLog",
     "FileResultLostError",
     "NonDeterministicSourceError",
@@ -38,11 +44,13 @@ __all__ = [
     "RowGroupSplit",
     "commit_log_location",
     "data_of_job",
+    "epochs_location",
     "partition_location",
     "published_location",
     "read_batches",
     "register_files",
     "results_of_job",
     "share_of",
+    "stream_execution",
     "whole_location",
 ]

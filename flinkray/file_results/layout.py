@@ -3,7 +3,8 @@
 ``<storage>/data/<job>/results/<data set>/<execution graph>-<partition>-<attempt>``; what a
 coordinator has written as a whole has ``all`` for the partition, and its own attempt.  What the
 committer of a sink is about to commit is in ``<storage>/data/<job>/results/commits/<operator>``.
-What a Spark stage publishes for a stream is in ``<storage>/data/<job>/results/published/<vertex>``.
+What a Spark stage publishes for a stream is in ``<storage>/data/<job>/results/published/<vertex>``,
+and what a stream hands over to a Spark stage in ``<storage>/data/<job>/results/epochs/<vertex>``.
 All of it goes with the job's end.
 """
 
@@ -55,3 +56,8 @@ def commit_log_location(storage_dir: str, job_id: JobID, operator_id: str) -> st
 def published_location(storage_dir: str, job_id: JobID, vertex_id: JobVertexID) -> str:
     """Of the partitions that a vertex publishes while it runs."""
     return f"{results_of_job(storage_dir, job_id)}/published/{vertex_id}"
+
+
+def epochs_location(storage_dir: str, job_id: JobID, vertex_id: JobVertexID) -> str:
+    """Of the epochs of a stream that a vertex takes."""
+    return f"{results_of_job(storage_dir, job_id)}/epochs/{vertex_id}"

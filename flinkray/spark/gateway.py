@@ -33,9 +33,11 @@ class SparkStageInput:
 
 
 RESULT_KIND = "flinkray.result"
-"""In the configuration of a Spark invokable: PUBLISHED, or nothing."""
+"""In the configuration of a Spark invokable: PUBLISHED, EPOCHS, or nothing."""
 PUBLISHED = "published"
 """The partitions of its result are read by a stream, while it runs."""
+EPOCHS = "epochs"
+"""It has no result: its function is given the epochs of a stream."""
 
 
 def attempt_name(vertex_id: JobVertexID, job_master_id: JobMasterId, attempt_number: int) -> str:
@@ -85,6 +87,12 @@ class SparkStageDescriptor:
     published_location: str | None = None
     """Where the partitions of a returned DataFrame are published that a stream reads (the same for
     all attempts); None: the result is written as a whole."""
+    epochs_location: str | None = None
+    """Where a stream publishes the epochs that the function is given (the same for all attempts);
+    None: the function is called once."""
+    stream_execution: str = ""
+    """Of the stream, which has ended its epochs only if it has ended in this execution; see
+    :func:`flinkray.file_results.stream_execution`."""
 
     @property
     def attempt_name(self) -> str:

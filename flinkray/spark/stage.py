@@ -19,6 +19,7 @@ from flinkray.scheduler.job.coordinator_events import CoordinatorFailure
 from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress, SparkResult
 from flinkray.spark.application import SparkApplication
 from flinkray.spark.environment import HOST_OPTION, JAVA_HOME_OPTION, RAYDP, check_environment
+from flinkray.spark.epochs import EpochHandOver, handed_over_before
 from flinkray.spark.executor_desk import ExecutorDesk
 from flinkray.spark.executors import ExecutorView
 from flinkray.spark.gateway import SparkStageDescriptor
@@ -147,11 +148,14 @@ class SparkStage:
 
     def _run_to_the_end(self) -> None:
         published_location = self._stage.published_location
+        result = None
         if published_location is not None:
-            published = finished_before(published_location)
-            if published is not None:
-                self._finish(published)
-                return
+            result = finished_before(published_location)
+        elif self._stage.epochs_location is not None:
+            result = handed_over_before(self._stage.epochs_location, self._stage.stream_execution)
+        if result is not None:
+            self._finish(result)
+            return
         application = self._launch()
         if application is None:
             return
@@ -200,11 +204,17 @@ class SparkStage:
 
     def _run_user_code(self, function: SparkFunction, session: SparkSession) -> None:
         outcome = _Outcome()
+        epochs_location = self._stage.epochs_location
+        hand_over = None
+        if epochs_location is not None:
+            hand_over = EpochHandOver(epochs_location, self._stage.stream_execution)
         with outcome:
             self._report_before_stop(session.sparkContext)
-            frames = [read_input(session, read) for read in self._stage.inputs]
-            returned = function(session, *frames)
-            result = self._keep(returned)
+            if hand_over is None:
+                frames = [read_input(session, read) for read in self._stage.inputs]
+                result = self._keep(function(session, *frames))
+            else:
+                result = hand_over.run(session.read.parquet, function, self._stopping)
         if outcome.error is None:
             self._report_final_progress()
             self._finish(result)
@@ -214,6 +224,8 @@ class SparkStage:
         elif missing := missing_of(self._stage.inputs):
             # also what the function fails with while its executors read
             self._fail(input_failure(outcome.error, missing))
+        elif hand_over is not None:
+            self._fail(hand_over.failure(outcome.error))
         else:
             self._fail(user_failure(outcome.error))
 

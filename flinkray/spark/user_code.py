@@ -38,6 +38,9 @@ _MAGIC = b"flinkray user code, python "
 SparkFunction = Callable[..., Any]
 """Takes the SparkSession, and a DataFrame for each input; returns a DataFrame or None."""
 
+SparkEpochFunction = Callable[..., Any]
+"""Takes a DataFrame, and the id of the checkpoint whose rows are in it; returns None."""
+
 
 class UserCodeError(FlinkRayError):
     """The user's function cannot be sent to the cluster, or cannot be rebuilt there."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from flinkray.core.ids import ExecutionAttemptID, ResultPartitionID
+from flinkray.core.ids import ExecutionAttemptID, ExecutionGraphID, ResultPartitionID
 from flinkray.scheduler.checkpoints.actions import CheckpointAction
 from flinkray.scheduler.checkpoints.messages import (
     CheckpointAborted,
@@ -149,6 +149,10 @@ class StartCoordinator:
     """What its vertex reads, in the order of the vertex's inputs."""
     results: tuple[CoordinatorResult, ...] = ()
     """What it is to write, in the order of the vertex's results."""
+    restores: int = 0
+    """How often sources had been restored by then, as tasks know it that are deployed then."""
+    graph_id: ExecutionGraphID | None = None
+    """Of those tasks; None for a coordinator of the job."""
 
 
 @dataclass(frozen=True, slots=True)

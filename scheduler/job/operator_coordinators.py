@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from enum import Enum
 
-from flinkray.core.ids import JobVertexID, WorkerGroupId
+from flinkray.core.ids import ExecutionGraphID, JobVertexID, WorkerGroupId
 from flinkray.scheduler.job.coordinator_events import (
     CoordinatorEvent,
     CoordinatorID,
@@ -88,11 +88,13 @@ class OperatorCoordinator(ABC):
         slots: tuple[AllocatedSlot, ...] = (),
         inputs: tuple[CoordinatorInput, ...] = (),
         results: tuple[CoordinatorResult, ...] = (),
+        restores: int = 0,
+        graph_id: ExecutionGraphID | None = None,
     ) -> Steps:
         """Begin the next attempt; raises IllegalTransitionError when one is there."""
         self.attempt_number += 1
         self._enter(CoordinatorState.STARTING, now)
-        return (StartCoordinator(self.coordinator_id, slots, inputs, results),)
+        return (StartCoordinator(self.coordinator_id, slots, inputs, results, restores, graph_id),)
 
     def adopt(self, attempt_number: int, now: float) -> None:
         """That attempt, which an earlier JobMaster has started, is there and runs."""

@@ -81,7 +81,9 @@ class SparkDriverCoordinator(RegionCoordinator):
 
     def deployed(self, slots: tuple[AllocatedSlot, ...], now: float) -> Steps:
         self.progress = None
-        steps = self.start(now, slots, self._inputs(), self._results())
+        graph = self._graph
+        results = self._results()
+        steps = self.start(now, slots, self._inputs(), results, graph.restores, graph.graph_id)
         self._vertex.coordinator_attempt = self.attempt_number
         self._vertex.coordinator_is_there = True
         return [CoordinatorsBegan(self.region, 1), *steps]

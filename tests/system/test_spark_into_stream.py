@@ -192,7 +192,7 @@ def test_results_are_the_same_under_random_kills(cluster: ClusterClient, storage
             stream = windows_of(environment(cluster, 300), numbers(1.5), Slower(0.1))
             results = pool.submit(collected, stream)
             job_id = running_job(cluster).job_id
-            wait_for_rows(storage / "data" / str(job_id), results)
+            wait_for_rows(storage / CLUSTER_ID / "data" / str(job_id), results)
             for _ in range(random.randint(1, 3)):
                 with suppress(TimeoutError):
                     results.result(timeout=random.uniform(0.0, 6.0))

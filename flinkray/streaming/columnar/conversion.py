@@ -45,6 +45,13 @@ def block_to_batch(block: Block, type_info: TypeInformation | None = None) -> pa
         ) from error
 
 
+def schema_of(kind: pa.DataType) -> pa.Schema:
+    """The columns of records of that type."""
+    if pa.types.is_struct(kind):
+        return pa.schema([kind.field(place) for place in range(kind.num_fields)])
+    return pa.schema([(SCALAR_COLUMN, kind)])
+
+
 def _columns(values: Any) -> tuple[list[str], list[list[Any]]]:
     first = values[0]
     if isinstance(first, Row):

@@ -11,5 +11,6 @@ __all__ = [
     "result_files",
     "simple",
     "sink",
+    "spark",
     "writer_operator",
 ]

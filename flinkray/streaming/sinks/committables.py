@@ -99,6 +99,7 @@ class CommittableCollector:
         chosen = [one for one in due if again or not one.waits]
         for one in chosen:
             one.waits = False
+            one.request.checkpoint_id, _ = one.place
         return [one.request for one in chosen]
 
     def settle(self, requests: Sequence[CommitRequest[Any]]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from flinkray.core.ids import IntermediateDataSetID
-from flinkray.streaming.columnar.conversion import SCALAR_COLUMN, block_to_batch
+from flinkray.streaming.columnar.conversion import block_to_batch, schema_of
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.operators.operator import StreamOperator
 from flinkray.streaming.records.elements import Block, Columns
@@ -34,7 +34,8 @@ class ResultFilesOperator(StreamOperator):
     ) -> None:
         self.data_set_id = data_set_id
         self._type_info = type_info
-        self._schema = None if type_info is None else _schema_of(type_info)
+        wanted = None if type_info is None else type_info.to_arrow()
+        self._schema = None if wanted is None else schema_of(wanted)
 
     def open(self) -> None:
         if self._schema is not None:  # readers of a result without rows know its columns
@@ -60,12 +61,3 @@ class ResultFilesOperator(StreamOperator):
 
     def process_status(self, idle: bool) -> None:
         """Nothing follows."""
-
-
-def _schema_of(type_info: TypeInformation) -> pa.Schema | None:
-    wanted = type_info.to_arrow()
-    if wanted is None:
-        return None
-    if pa.types.is_struct(wanted):
-        return pa.schema([wanted.field(place) for place in range(wanted.num_fields)])
-    return pa.schema([(SCALAR_COLUMN, wanted)])

@@ -142,10 +142,14 @@ class CommitRequest(Generic[CommitT]):
     A request that is told nothing is committed.
     """
 
-    __slots__ = ("_number_of_retries", "committable", "outcome", "reason")
+    __slots__ = ("_number_of_retries", "checkpoint_id", "committable", "outcome", "reason")
 
-    def __init__(self, committable: CommitT) -> None:
+    def __init__(self, committable: CommitT, checkpoint_id: int = 0) -> None:
         self.committable = committable
+        self.checkpoint_id = checkpoint_id
+        """Of the checkpoint that it was prepared for, also when it comes again; 0: the job takes
+        none.  What was prepared for one that was given up has its id, and comes with a later one.
+        """
         self._number_of_retries = 0
         self.outcome = CommitOutcome.COMMITTED
         self.reason: BaseException | None = None

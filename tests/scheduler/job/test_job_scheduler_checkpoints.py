@@ -388,6 +388,11 @@ def test_global_failure_restores_streams_beside_a_spark_stage() -> None:
     of_streams = {name: f"1:/chk-1/{name}" for name in ("a1", "a2", "b1", "b2")}
     assert tasks.restored() == {"s1": "anew", "s2": "anew", **of_streams}
     assert one(tasks.log, RestoreCoordinators).restores == 1
+    started = only(tasks.log, StartCoordinator)
+    drivers = [action for action in started if action.coordinator in (driver(), driver(1))]
+    assert [action.restores for action in drivers] == [0, 1], "as the streams have it"
+    assert {task.restores for task in tasks.tasks.values()} == {1}
+    assert {action.graph_id for action in drivers} == {tasks.attempt("a1").graph_id}
 
 
 def test_pending_checkpoint_is_given_up_by_a_failure_and_none_begins_until_tasks_run() -> None:

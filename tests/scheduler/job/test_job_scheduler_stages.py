@@ -100,7 +100,7 @@ def test_subtasks_are_deployed_to_the_slot_of_their_bundle_when_all_are_there() 
     assert [str(job.where[attempt(i)]) for i in range(2)] == ["te0-g", "te1-g"]
     assert {task.coordinator_attempt for task in job.tasks.values()} == {0}
     slots = (allocated_slot(0, 0), allocated_slot(1, 1))
-    assert one(actions, StartCoordinator) == StartCoordinator(driver(), slots)
+    assert one(actions, StartCoordinator) == StartCoordinator(driver(), slots, graph_id=GRAPH)
     assert job.scheduler.details().pending_reason is None
 
 
@@ -173,7 +173,7 @@ def test_stages_run_one_after_another_in_the_same_slots() -> None:
     assert only(actions, SlotRequests) == []
     assert only(actions, ReturnSlots) == []
     slots = (allocated_slot(0, 0), allocated_slot(1, 1))
-    started = StartCoordinator(driver(0, second.vertex_id), slots)
+    started = StartCoordinator(driver(0, second.vertex_id), slots, graph_id=GRAPH)
     assert one(actions, StartCoordinator) == started
     last = replace(RESULT, num_rows=7)
     job.says(last, 0, second.vertex_id)

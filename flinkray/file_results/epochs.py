@@ -1,0 +1,173 @@
+"""Rows of a stream that are handed over checkpoint by checkpoint, as Parquet files.
+
+An *epoch* is what a stream has put out between two checkpoints.  Writers put its rows into
+directories of their own, which nobody looks at.  When the checkpoint is complete, one committer
+publishes which of them the epoch consists of.  Whoever takes epochs does so in their order, and
+notes each when it is done with it: it is handed over again until then, always the same rows under
+the same id.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pyarrow.fs
+
+from flinkray.core.ids import ExecutionGraphID
+from flinkray.file_results.directory import ResultDirectory
+
+_VERSION = 1
+_ENDED = "_ended.json"
+_DONE = re.compile(r"_done-(\d+)\.json")
+_EPOCH = re.compile(r"(\d+)\.json")
+_ROWS = "rows"
+
+
+def stream_execution(graph_id: ExecutionGraphID | None, restores: int) -> str:
+    """Another one each time when all of a job's streams go back to a checkpoint."""
+    return "" if graph_id is None else f"{graph_id}-{restores}"
+
+
+class EpochPart(NamedTuple):
+    """What one writer has added to an epoch: a sealed directory."""
+
+    name: str
+    rows: int
+    columns: str
+    """Their names and types, for people; equal for equal columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """One that is published."""
+
+    checkpoint_id: int
+    parts: tuple[EpochPart, ...]
+
+    @property
+    def rows(self) -> int:
+        """Their number."""
+        return sum(part.rows for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class EpochsDone:
+    """How far whoever takes epochs has come."""
+
+    checkpoint_id: int = -1
+    """Of the last epoch that is done with; -1: of none."""
+    rows: int = 0
+    """In all epochs up to that."""
+
+
+class Epochs:
+    """At a path of this machine or a URI.  All methods block, and raise OSError while the storage
+    fails."""
+
+    def __init__(self, location: str) -> None:
+        self._directory = ResultDirectory(location)
+        self.location = self._directory.location
+
+    # --- for who writes ---------------------------------------------------------------------------
+
+    def new_part(self) -> tuple[str, ResultDirectory]:
+        """A directory for rows of a writer, and its name."""
+        name = uuid.uuid4().hex
+        return name, self.part(name)
+
+    def publish(self, checkpoint_id: int, parts: Sequence[EpochPart]) -> None:
+        """The checkpoint is complete.  May be done again, with the same parts; epochs are published
+        in the order of their ids."""
+        content = {"version": _VERSION, "parts": [tuple(part) for part in parts]}
+        self._write_json(f"{checkpoint_id:020d}.json", content)
+
+    def end(self, execution: str) -> None:
+        """No other epochs follow, unless the stream goes back to an earlier checkpoint as a whole,
+        in another execution."""
+        self._write_json(_ENDED, {"version": _VERSION, "execution": execution})
+
+    # --- for who takes them -----------------------------------------------------------------------
+
+    def is_ended(self, execution: str) -> bool:
+        """Whether all epochs are published; to be asked before :meth:`published`."""
+        content = self._read_json(_ENDED)
+        return content is not None and content["execution"] == execution
+
+    def published(self, after: int) -> list[Epoch]:
+        """Those whose ids are above *after*, in order."""
+        ids = sorted(int(match[1]) for name in self._names() if (match := _EPOCH.fullmatch(name)))
+        return [epoch for i in ids if i > after and (epoch := self._epoch(i)) is not None]
+
+    def _epoch(self, checkpoint_id: int) -> Epoch | None:
+        content = self._read_json(f"{checkpoint_id:020d}.json")
+        if content is None:  # done with, and forgotten, by another one meanwhile
+            return None
+        return Epoch(checkpoint_id, tuple(EpochPart(*part) for part in content["parts"]))
+
+    def part(self, name: str) -> ResultDirectory:
+        """Of an epoch."""
+        return ResultDirectory(f"{self.location}/{_ROWS}/{name}")
+
+    def note_done(self, epoch: Epoch, before: EpochsDone) -> EpochsDone:
+        """It is done with, as the next one behind *before*."""
+        done = EpochsDone(epoch.checkpoint_id, before.rows + epoch.rows)
+        # Each in a file of its own: one who does not know yet that another has taken over cannot
+        # set back how far that has come.
+        self._write_json(
+            f"_done-{done.checkpoint_id:020d}.json", {"version": _VERSION, "rows": done.rows}
+        )
+        return done
+
+    def last_done(self) -> EpochsDone:
+        """How far they are done with."""
+        ids = [int(match[1]) for name in self._names() if (match := _DONE.fullmatch(name))]
+        last = max(ids, default=-1)
+        if last < 0:
+            return EpochsDone()
+        content = self._read_json(f"_done-{last:020d}.json")
+        return self.last_done() if content is None else EpochsDone(last, content["rows"])
+
+    def forget(self, done: EpochsDone) -> None:
+        """Delete what nobody needs any more: rows of epochs that are done with, and older notes."""
+        for epoch in self.published(after=-1):
+            if epoch.checkpoint_id <= done.checkpoint_id:
+                for part in epoch.parts:
+                    self.part(part.name).delete()
+                self._delete(f"{epoch.checkpoint_id:020d}.json")
+        for name in self._names():
+            match = _DONE.fullmatch(name)
+            if match is not None and int(match[1]) < done.checkpoint_id:
+                self._delete(name)
+
+    # --- files ------------------------------------------------------------------------------------
+
+    def _names(self) -> list[str]:
+        selector = pyarrow.fs.FileSelector(self._directory.path, allow_not_found=True)
+        return [str(info.base_name) for info in self._directory.files.get_file_info(selector)]
+
+    def _write_json(self, name: str, content: dict[str, Any]) -> None:
+        self._directory.create()
+        files, path = self._directory.files, f"{self._directory.path}/{name}"
+        unfinished = f"{path}.{uuid.uuid4().hex}"
+        with files.open_output_stream(unfinished) as stream:
+            stream.write(json.dumps(content).encode())
+        files.move(unfinished, path)
+
+    def _read_json(self, name: str) -> dict[str, Any] | None:
+        try:
+            with self._directory.files.open_input_file(f"{self._directory.path}/{name}") as stream:
+                content: dict[str, Any] = json.loads(stream.read())
+        except FileNotFoundError:
+            return None
+        return content
+
+    def _delete(self, name: str) -> None:
+        try:
+            self._directory.files.delete_file(f"{self._directory.path}/{name}")
+        except FileNotFoundError:
+            return

@@ -1,0 +1,114 @@
+"""The epochs of a stream, handed over to the user's function as DataFrames, one after the other."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from flinkray.core.errors import FlinkRayError
+from flinkray.file_results import Epoch, Epochs, EpochsDone
+from flinkray.scheduler.job.coordinator_events import CoordinatorFailure
+from flinkray.scheduler.shared.spark_reports import SparkResult
+from flinkray.spark.result import InvalidStageResultError, described, user_failure
+from flinkray.spark.user_code import SparkEpochFunction
+
+logger = logging.getLogger(__name__)
+
+ReadParquet = Callable[..., Any]
+"""Takes paths of files, and makes a DataFrame of their rows."""
+
+LOOK_INTERVAL = 0.2
+"""Seconds between two looks for epochs, while there is none."""
+
+
+class EpochColumnsError(FlinkRayError):
+    """The tasks of a stream have written other columns than each other."""
+
+
+def handed_over_before(location: str, execution: str) -> SparkResult | None:
+    """What earlier attempts of the stage have handed over, if no more is to come."""
+    epochs = Epochs(location)
+    if not epochs.is_ended(execution):
+        return None
+    done = epochs.last_done()
+    return None if epochs.published(done.checkpoint_id) else _result(done)
+
+
+class EpochHandOver:
+    """Of one attempt of a stage; used by one thread.
+
+    Args:
+        execution: of the stream.
+    """
+
+    def __init__(self, location: str, execution: str) -> None:
+        self._epochs = Epochs(location)
+        self._execution = execution
+        self._at: Epoch | None = None
+        """The one that the function has been given."""
+
+    def run(
+        self, read: ReadParquet, function: SparkEpochFunction, stopping: threading.Event
+    ) -> SparkResult:
+        """Call the function with each epoch, in their order, until the stream has ended.
+
+        Args:
+            read: makes a DataFrame of the rows in files.
+
+        Raises:
+            EpochColumnsError: rows of an epoch differ in their columns.
+            InvalidStageResultError: the function has returned something.
+            FileResultLostError: rows of an epoch are gone.
+        """
+        done = self._epochs.last_done()
+        while not stopping.is_set():
+            is_ended = self._epochs.is_ended(self._execution)
+            found = self._epochs.published(done.checkpoint_id)
+            for epoch in found:
+                if stopping.is_set():
+                    break
+                self._hand_over(read, function, epoch)
+                done = self._epochs.note_done(epoch, done)
+                self._epochs.forget(done)
+            if is_ended and not found:
+                break
+            if not found:
+                stopping.wait(LOOK_INTERVAL)
+        return _result(done)
+
+    def _hand_over(self, read: ReadParquet, function: SparkEpochFunction, epoch: Epoch) -> None:
+        logger.info("checkpoint %d: %d rows", epoch.checkpoint_id, epoch.rows)
+        self._at = epoch
+        returned: object = function(read(*self._paths(epoch)), epoch.checkpoint_id)
+        if returned is not None:
+            raise InvalidStageResultError(
+                f"the function returned {described(returned)}; what it is given by to_spark it "
+                "has to write itself, and returns None"
+            )
+        self._at = None
+
+    def _paths(self, epoch: Epoch) -> list[str]:
+        columns = sorted({part.columns for part in epoch.parts})
+        if len(columns) > 1:
+            raise EpochColumnsError(
+                f"rows of checkpoint {epoch.checkpoint_id} have the columns ({columns[0]}), and "
+                f"others have ({columns[1]}): declare the type of the stream, as in "
+                "map(..., output_type=...)"
+            )
+        directories = [self._epochs.part(part.name) for part in epoch.parts]
+        return [f"{one.location}/{file.name}" for one in directories for file in one.list()]
+
+    def failure(self, error: BaseException) -> CoordinatorFailure:
+        """What the JobMaster is told of what :meth:`run` has raised."""
+        failure = user_failure(error)
+        if self._at is None:
+            return failure
+        told = f"{failure.text} (with the rows of checkpoint {self._at.checkpoint_id})"
+        return replace(failure, text=told)
+
+
+def _result(done: EpochsDone) -> SparkResult:
+    return SparkResult(None, done.rows, None)

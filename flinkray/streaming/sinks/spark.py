@@ -1,0 +1,206 @@
+"""A sink that hands the rows of each checkpoint over to a Spark stage of the same job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from flinkray.core.ids import JobVertexID
+from flinkray.file_results import EpochPart, Epochs, ResultWriter
+from flinkray.streaming.columnar.conversion import batch_of_type, block_to_batch
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.records.elements import Block, Columns
+from flinkray.streaming.records.typeinfo import TypeInformation
+from flinkray.streaming.sinks.sink import (
+    CommitRequest,
+    Committer,
+    CommitterContext,
+    Sink,
+    SinkError,
+    SinkWriter,
+    WriterContext,
+)
+
+_MOST_HELD = 8 << 20
+"""Bytes that are held until a row group is written: one for each small batch would be slow to
+read."""
+
+
+class SparkEpochSink(Sink[EpochPart]):
+    """Rows of a checkpoint are in Parquet files before it, and are published when it is complete.
+
+    Args:
+        vertex_id: of the Spark stage.
+        name: of the stage, for errors.
+    """
+
+    commits_in_order = True
+
+    def __init__(self, vertex_id: JobVertexID, name: str) -> None:
+        self.vertex_id = vertex_id
+        self._name = name
+        self._location: str | None = None
+
+    def locate(self, location: str) -> None:
+        """Where the stage takes epochs; known in the processes of the cluster only."""
+        self._location = location
+
+    def create_writer(self, context: WriterContext) -> SinkWriter[EpochPart]:
+        return _EpochWriter(self._epochs(), context.type_info)
+
+    def create_committer(self, context: CommitterContext) -> Committer[EpochPart]:
+        return _EpochCommitter(self._epochs())
+
+    def _epochs(self) -> Epochs:
+        if self._location is None:
+            raise StreamError(
+                f"the Spark stage {self._name!r} runs in the slots of a cluster: give the "
+                "environment one, StreamExecutionEnvironment.get_execution_environment("
+                "cluster=flinkray.connect())"
+            )
+        return Epochs(self._location)
+
+
+class _EpochWriter(SinkWriter[EpochPart]):
+    """One directory for each epoch that has rows."""
+
+    def __init__(self, epochs: Epochs, type_info: TypeInformation | None) -> None:
+        self._epochs = epochs
+        self._type_info = type_info
+        self._held: list[pa.RecordBatch] = []
+        self._bytes = 0
+        self._name = ""
+        self._writer: ResultWriter | None = None
+        self._schema: pa.Schema | None = None
+        """Of the epoch."""
+
+    def write(self, block: Block) -> None:
+        if len(block):
+            self._add(block_to_batch(block, self._type_info))
+
+    def write_columns(self, columns: Columns) -> None:
+        batch, declared = columns.batch, self._type_info
+        self._add(batch if declared is None else batch_of_type(batch, declared))
+
+    def _add(self, batch: pa.RecordBatch) -> None:
+        if not batch.num_rows:
+            return
+        if self._schema is None or not batch.schema.equals(self._schema):
+            check_columns(batch.schema)
+            self._write_held()  # the writer says what is wrong with a second schema
+            self._schema = batch.schema
+        self._held.append(batch)
+        self._bytes += batch.nbytes
+        if self._bytes >= _MOST_HELD:
+            self._write_held()
+
+    def _write_held(self) -> None:
+        if not self._held:
+            return
+        if self._writer is None:
+            self._name, directory = self._epochs.new_part()
+            self._writer = ResultWriter(directory)
+        self._writer.write(_in_microseconds(pa.Table.from_batches(self._held)))
+        self._held, self._bytes = [], 0
+
+    def prepare_commit(self, end_of_input: bool) -> Sequence[EpochPart]:
+        self._write_held()
+        writer, schema, self._writer, self._schema = self._writer, self._schema, None, None
+        if writer is None:
+            return ()
+        assert schema is not None
+        writer.finish()
+        columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
+        return (EpochPart(self._name, writer.rows, columns),)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.abandon()
+
+
+class _EpochCommitter(Committer[EpochPart]):
+    def __init__(self, epochs: Epochs) -> None:
+        self._epochs = epochs
+
+    def commit(self, requests: Sequence[CommitRequest[EpochPart]]) -> None:
+        """They are all of one checkpoint, and all that there is of it: barriers are aligned."""
+        parts = [request.committable for request in requests]
+        self._epochs.publish(requests[0].checkpoint_id, parts)
+
+
+# --- columns --------------------------------------------------------------------------------------
+
+
+def check_columns(schema: pa.Schema) -> None:
+    """
+    Raises:
+        SinkError: Spark cannot read a column; the text names it, its type, and a way out.
+    """
+    names = [name.lower() for name in schema.names]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise SinkError(
+            f"the rows have several columns of the name {twice[0]!r}, which are one to Spark, as "
+            "it does not tell small letters from capitals: rename them"
+        )
+    for field in schema:
+        way_out = _way_out(field.type, is_column=True)
+        if way_out is not None:
+            raise SinkError(
+                f"column {field.name!r} is of type {field.type}, which Spark cannot read: {way_out}"
+            )
+
+
+def _way_out(kind: pa.DataType, *, is_column: bool = False) -> str | None:
+    """None: Spark knows the type."""
+    if pa.types.is_dictionary(kind):
+        return _way_out(kind.value_type, is_column=is_column)
+    if pa.types.is_struct(kind):
+        inner = [kind.field(place).type for place in range(kind.num_fields)]
+        return next((out for one in inner if (out := _way_out(one))), None)
+    if pa.types.is_map(kind):
+        return _way_out(kind.key_type) or _way_out(kind.item_type)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return _way_out(kind.value_type)
+    if pa.types.is_null(kind):
+        return "none of its values says what it is; declare the type of the stream"
+    if pa.types.is_timestamp(kind):
+        return None if is_column or kind.unit != "ns" else "round it to microseconds"
+    if pa.types.is_duration(kind) or pa.types.is_time(kind):
+        return "make it a number"
+    if pa.types.is_float16(kind):
+        return "make it a float32"
+    if pa.types.is_decimal(kind):
+        return None if kind.precision <= 38 else "round it to 38 digits"
+    known = (
+        pa.types.is_boolean(kind)
+        or pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
+        or pa.types.is_date(kind)
+    )
+    return None if known else "make it a string"
+
+
+def _in_microseconds(table: pa.Table) -> pa.Table:
+    """Spark has no nanoseconds.
+
+    Raises:
+        SinkError: there are some.
+    """
+    for place, field in enumerate(table.schema):
+        if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
+            try:
+                column = table.column(place).cast(pa.timestamp("us", field.type.tz))
+            except pa.ArrowInvalid as error:
+                raise SinkError(
+                    f"column {field.name!r} has nanoseconds, and Spark knows microseconds only: "
+                    f"round it ({error})"
+                ) from error
+            table = table.set_column(place, field.name, column)
+    return table

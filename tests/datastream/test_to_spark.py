@@ -1,0 +1,127 @@
+"""Programs whose rows Spark takes, as they become jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import flinkray
+from flinkray.actors.shared.chain_code import EPOCHS_OF
+from flinkray.core.errors import ConfigurationError
+from flinkray.datastream import Configuration, StreamExecutionEnvironment, Types
+from flinkray.scheduler.graph.job_graph import SPARK, STREAM, JobGraph
+from flinkray.scheduler.graph.validation import validate
+from flinkray.spark.gateway import EPOCHS, RESULT_KIND
+from flinkray.spark.user_code import UserCodeError
+from flinkray.streaming.errors import OperatorError, StreamError
+from flinkray.streaming.sinks.sink import SinkError
+
+
+def into_nothing(rows: Any, checkpoint_id: int) -> None:
+    """Takes them."""
+
+
+def job_of(env: StreamExecutionEnvironment) -> JobGraph:
+    return env._job(env.get_stream_graph())
+
+
+def test_the_stage_is_a_vertex_of_the_job_in_slots_of_its_own() -> None:
+    env = StreamExecutionEnvironment().set_parallelism(2)
+    conf = {"spark.sql.shuffle.partitions": 7}
+    env.from_sequence(1, 9).to_spark(
+        into_nothing, "out", executors=3, cpu=2, memory="2g", spark_conf=conf
+    )
+
+    job = job_of(env)
+
+    validate(job)
+    stage, *others = job.vertices
+    assert (stage.invokable.kind, stage.name, stage.parallelism) == (SPARK, "Spark: out", 3)
+    assert (stage.slot_profile.cpu, stage.slot_profile.memory) == (2, 2 * 2**30)
+    assert stage.invokable.configuration == {
+        "spark.sql.shuffle.partitions": "7",
+        RESULT_KIND: EPOCHS,
+    }
+    assert {vertex.invokable.kind for vertex in others} == {STREAM}
+    assert stage.slot_sharing_group not in {vertex.slot_sharing_group for vertex in others}
+    committers = [v for v in others if "Committer" in v.name]
+    assert [v.parallelism for v in committers] == [1]
+    assert [v.invokable.configuration.get(EPOCHS_OF) for v in committers] == [str(stage.vertex_id)]
+
+
+def test_a_program_may_read_dataframes_and_hand_others_over() -> None:
+    env = StreamExecutionEnvironment()
+    env.from_spark(lambda spark: spark.range(3), source_name="in").to_spark(into_nothing, "out")
+    names = [v.name for v in job_of(env).vertices if v.invokable.kind == SPARK]
+    assert names == ["Spark: in", "Spark: out"]
+
+
+def test_checkpoints_are_aligned_whatever_the_cluster_says() -> None:
+    env = StreamExecutionEnvironment()
+    env.enable_checkpointing(1000)
+    env.from_sequence(1, 9).to_spark(into_nothing)
+    settings = job_of(env).configuration
+    assert settings["execution.checkpointing.unaligned.enabled"] == "false"
+    assert settings["execution.checkpointing.mode"] == "EXACTLY_ONCE"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "text"),
+    [
+        ("execution.checkpointing.unaligned.enabled", "true", "needs aligned checkpoints"),
+        ("execution.checkpointing.unaligned", "true", "needs aligned checkpoints"),
+        ("execution.checkpointing.mode", "AT_LEAST_ONCE", "needs EXACTLY_ONCE"),
+    ],
+)
+def test_other_checkpoints_are_refused_by_their_option(option: str, value: str, text: str) -> None:
+    env = StreamExecutionEnvironment()
+    env.configure(Configuration().set_string(option, value))
+    env.from_sequence(1, 9).to_spark(into_nothing)
+    with pytest.raises(ConfigurationError, match=text):
+        job_of(env)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"memory": "600m"}, "too small for a Spark executor"),
+        ({"executors": 0}, "to_spark takes at least one executor"),
+        ({"spark_conf": {"spark.executor.memory": "4g"}}, "spark.executor.memory cannot be set"),
+    ],
+)
+def test_what_no_executor_can_be_is_refused_before_anything_runs(
+    arguments: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=text):
+        StreamExecutionEnvironment().from_sequence(1, 9).to_spark(into_nothing, **arguments)
+
+
+def test_what_is_no_function_is_refused() -> None:
+    table: Any = "table"
+    with pytest.raises(UserCodeError, match="a DataFrame and the id of a checkpoint, not str"):
+        StreamExecutionEnvironment().from_sequence(1, 9).to_spark(table)
+
+
+def test_a_declared_type_that_spark_does_not_know_is_refused_before_anything_runs() -> None:
+    kind = Types.ROW_NAMED(["at"], [Types.SQL_TIME()])
+    stream = StreamExecutionEnvironment().from_collection([], kind)
+    with pytest.raises(SinkError, match="column 'at' is of type time"):
+        stream.to_spark(into_nothing)
+
+
+def test_stage_of_a_batch_job_returns_its_stream_instead() -> None:
+    def program(env: StreamExecutionEnvironment) -> None:
+        env.from_sequence(1, 9).to_spark(into_nothing)
+
+    with pytest.raises(ConfigurationError, match=r"return the stream.*BatchJob\.spark"):
+        flinkray.BatchJob("job").stream(program)
+
+
+def test_without_a_cluster_there_are_no_slots_for_it() -> None:
+    env = StreamExecutionEnvironment()
+    env.from_sequence(1, 9).to_spark(into_nothing)
+    run: Callable[[], object] = env.execute
+    with pytest.raises((StreamError, OperatorError), match="runs in the slots of a cluster"):
+        run()

@@ -1,0 +1,107 @@
+"""Epochs: published in order, handed over until they are done with, and forgotten."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from flinkray.core.ids import ExecutionGraphID
+from flinkray.file_results import (
+    EpochPart,
+    Epochs,
+    EpochsDone,
+    FileResultLostError,
+    ResultWriter,
+    stream_execution,
+)
+
+
+@pytest.fixture
+def epochs(tmp_path: Path) -> Epochs:
+    return Epochs(str(tmp_path / "epochs"))
+
+
+def part(epochs: Epochs, *values: int) -> EpochPart:
+    name, directory = epochs.new_part()
+    writer = ResultWriter(directory)
+    writer.write(pa.table({"v": values}))
+    writer.finish()
+    return EpochPart(name, len(values), "v: int64")
+
+
+def ids(epochs: Epochs, after: int = -1) -> list[int]:
+    return [epoch.checkpoint_id for epoch in epochs.published(after)]
+
+
+def test_nothing_is_published_at_first(epochs: Epochs) -> None:
+    assert epochs.published(-1) == []
+    assert epochs.last_done() == EpochsDone(-1, 0)
+    assert not epochs.is_ended("1")
+
+
+def test_epochs_are_found_in_the_order_of_their_ids(epochs: Epochs) -> None:
+    for checkpoint_id in (9, 100, 10):
+        epochs.publish(checkpoint_id, [part(epochs, checkpoint_id)])
+    assert ids(epochs) == [9, 10, 100]
+    assert ids(epochs, after=9) == [10, 100]
+
+
+def test_an_epoch_that_is_published_again_is_the_same(epochs: Epochs) -> None:
+    parts = [part(epochs, 1, 2), part(epochs, 3)]
+    epochs.publish(4, parts)
+    first = epochs.published(-1)
+    epochs.publish(4, parts)
+    assert epochs.published(-1) == first
+    assert first[0].rows == 3
+    assert first[0].parts == tuple(parts)
+
+
+def test_how_far_they_are_done_with_never_goes_back(epochs: Epochs) -> None:
+    """One who does not know that another has taken over notes an earlier one."""
+    for checkpoint_id in (1, 2):
+        epochs.publish(checkpoint_id, [part(epochs, 0, 0, 0)])
+    one, two = epochs.published(-1)
+    done = epochs.note_done(two, epochs.note_done(one, EpochsDone()))
+    assert done == EpochsDone(2, 6)
+    epochs.note_done(one, EpochsDone())
+    assert epochs.last_done() == done
+
+
+def test_what_is_done_with_is_forgotten_and_its_rows_are_deleted(epochs: Epochs) -> None:
+    for checkpoint_id in (1, 2, 3):
+        epochs.publish(checkpoint_id, [part(epochs, checkpoint_id)])
+    one, two, three = epochs.published(-1)
+    done = epochs.note_done(two, epochs.note_done(one, EpochsDone()))
+    epochs.forget(done)
+    assert ids(epochs) == [3]
+    assert epochs.last_done() == done
+    with pytest.raises(FileResultLostError):
+        epochs.part(two.parts[0].name).list()
+    assert len(epochs.part(three.parts[0].name).list()) == 1
+
+
+def test_an_epoch_that_comes_again_when_it_is_done_with_is_not_handed_over_again(
+    epochs: Epochs,
+) -> None:
+    parts = [part(epochs, 1)]
+    epochs.publish(1, parts)
+    done = epochs.note_done(epochs.published(-1)[0], EpochsDone())
+    epochs.forget(done)
+    epochs.publish(1, parts)
+    assert epochs.published(epochs.last_done().checkpoint_id) == []
+    epochs.forget(done)
+    assert ids(epochs) == []
+
+
+def test_they_are_ended_for_those_who_are_of_the_same_execution(epochs: Epochs) -> None:
+    """In another one the stream has gone back to a checkpoint, and goes on."""
+    graph = ExecutionGraphID.generate()
+    first, second = stream_execution(graph, 0), stream_execution(graph, 1)
+    epochs.end(first)
+    assert epochs.is_ended(first)
+    assert not epochs.is_ended(second)
+    assert not epochs.is_ended(stream_execution(ExecutionGraphID.generate(), 0))
+    epochs.end(second)
+    assert epochs.is_ended(second)

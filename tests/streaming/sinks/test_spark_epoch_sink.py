@@ -1,0 +1,210 @@
+"""The sink that hands epochs over to Spark, by itself: what is published, and when."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from flinkray.core.ids import JobVertexID
+from flinkray.file_results import Epochs, ResultSchemaError
+from flinkray.streaming.errors import OperatorError, StreamError
+from flinkray.streaming.records.elements import Columns
+from flinkray.streaming.records.row import Row
+from flinkray.streaming.sinks.sink import SinkError
+from flinkray.streaming.sinks.spark import SparkEpochSink, check_columns
+from tests.streaming.sinks.sink_harness import SinkHarness, SinkState
+
+
+def sink(folder: Path) -> SparkEpochSink:
+    made = SparkEpochSink(JobVertexID.generate(), "out")
+    made.locate(str(folder))
+    return made
+
+
+def harness(folder: Path, state: SinkState | None = None) -> SinkHarness:
+    return SinkHarness(sink(folder), state)
+
+
+def published(folder: Path) -> dict[int, list[Any]]:
+    """Values by checkpoint."""
+    epochs = Epochs(str(folder))
+    found: dict[int, list[Any]] = {}
+    for epoch in epochs.published(-1):
+        values = found.setdefault(epoch.checkpoint_id, [])
+        for part in epoch.parts:
+            directory = epochs.part(part.name)
+            for file in directory.list():
+                values += pq.read_table(f"{directory.path}/{file.name}").column(0).to_pylist()
+    return found
+
+
+def test_rows_are_published_with_their_checkpoint_when_it_is_complete(tmp_path: Path) -> None:
+    out = harness(tmp_path)
+    out.process(1, 2)
+    out.checkpoint()
+    out.process(3)
+    assert published(tmp_path) == {}
+    out.complete()
+    assert published(tmp_path) == {1: [1, 2]}
+    out.checkpoint()
+    out.complete()
+    assert published(tmp_path) == {1: [1, 2], 2: [3]}
+
+
+def test_a_checkpoint_without_rows_has_no_epoch(tmp_path: Path) -> None:
+    out = harness(tmp_path)
+    out.checkpoint()
+    out.complete()
+    out.finish()
+    assert published(tmp_path) == {}
+
+
+def test_rows_of_a_checkpoint_that_was_given_up_come_with_the_next_one(tmp_path: Path) -> None:
+    out = harness(tmp_path)
+    out.process(1)
+    out.checkpoint()
+    out.process(2)
+    out.checkpoint()
+    out.complete()
+    assert published(tmp_path) == {1: [1], 2: [2]}
+
+
+def test_what_a_restored_committer_publishes_again_is_the_same_epoch(tmp_path: Path) -> None:
+    """It does not know whether the attempt before it was told that they were complete."""
+    out = harness(tmp_path)
+    out.process(1)
+    out.checkpoint()
+    out.process(2)
+    state = out.checkpoint()
+    out.complete(1)
+    before = Epochs(str(tmp_path)).published(-1)
+    out.close()
+
+    again = harness(tmp_path, state)
+
+    assert published(tmp_path) == {1: [1], 2: [2]}
+    assert Epochs(str(tmp_path)).published(-1)[:1] == before
+    again.process(3)
+    again.finish()
+    assert published(tmp_path) == {1: [1], 2: [2], 3: [3]}
+
+
+def test_rows_at_the_end_come_with_the_last_checkpoint(tmp_path: Path) -> None:
+    out = harness(tmp_path)
+    out.process(1)
+    out.checkpoint()
+    out.complete()
+    out.process(2)
+    out.finish()
+    assert published(tmp_path) == {1: [1], 2: [2]}
+
+
+def test_small_batches_are_one_row_group(tmp_path: Path) -> None:
+    out = harness(tmp_path)
+    for number in range(10):
+        out.process(number)
+    out.checkpoint()
+    out.complete()
+    epochs = Epochs(str(tmp_path))
+    (epoch,) = epochs.published(-1)
+    (file,) = epochs.part(epoch.parts[0].name).list()
+    assert file.row_groups == (10,)
+
+
+def test_nanoseconds_are_rounded_only_where_nothing_is_lost(tmp_path: Path) -> None:
+    whole = pa.array([1_000, 2_000], pa.timestamp("ns", "UTC"))
+    out = harness(tmp_path)
+    out.process_columns(Columns(pa.record_batch({"at": whole})))
+    out.checkpoint()
+    out.complete()
+    epochs = Epochs(str(tmp_path))
+    directory = epochs.part(epochs.published(-1)[0].parts[0].name)
+    kind = pq.read_schema(f"{directory.path}/{directory.list()[0].name}").field("at").type
+    assert kind == pa.timestamp("us", "UTC")
+
+    parts = pa.array([1], pa.timestamp("ns", "UTC"))
+    out.process_columns(Columns(pa.record_batch({"at": parts})))
+    with pytest.raises((SinkError, OperatorError), match="'at' has nanoseconds"):
+        out.checkpoint()
+
+
+def test_columns_that_change_within_an_epoch_are_named(tmp_path: Path) -> None:
+    out = harness(tmp_path)
+    out.process(Row(n=1))
+    out.process(Row(n=1.5))
+    with pytest.raises((ResultSchemaError, OperatorError), match=r"n: int64.* n: double"):
+        out.checkpoint()
+
+
+def test_columns_may_change_from_one_epoch_to_the_next(tmp_path: Path) -> None:
+    out = harness(tmp_path)
+    out.process(Row(n=1))
+    out.checkpoint()
+    out.process(Row(n=1.5))
+    out.checkpoint()
+    out.complete()
+    assert published(tmp_path) == {1: [1], 2: [1.5]}
+
+
+def test_without_a_cluster_there_are_no_slots_for_the_stage() -> None:
+    with pytest.raises((StreamError, OperatorError), match="runs in the slots of a cluster"):
+        SinkHarness(SparkEpochSink(JobVertexID.generate(), "out"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "way_out"),
+    [
+        (pa.null(), "declare the type of the stream"),
+        (pa.duration("us"), "make it a number"),
+        (pa.time64("us"), "make it a number"),
+        (pa.float16(), "make it a float32"),
+        (pa.decimal256(50), "round it to 38 digits"),
+        (pa.list_(pa.timestamp("ns")), "round it to microseconds"),
+        (pa.struct([("inner", pa.null())]), "declare the type of the stream"),
+        (pa.map_(pa.string(), pa.duration("s")), "make it a number"),
+        (pa.month_day_nano_interval(), "make it a string"),
+    ],
+)
+def test_a_column_that_spark_cannot_read_is_named_with_its_type_and_a_way_out(
+    kind: pa.DataType, way_out: str
+) -> None:
+    schema = pa.schema([("id", pa.int64()), ("strange", kind)])
+    with pytest.raises(SinkError, match=way_out) as caught:
+        check_columns(schema)
+    assert f"column 'strange' is of type {kind}" in str(caught.value)
+
+
+def test_all_other_types_are_taken() -> None:
+    inner = [("name", pa.string()), ("on", pa.date32())]
+    check_columns(
+        pa.schema(
+            [
+                ("flag", pa.bool_()),
+                ("small", pa.uint8()),
+                ("price", pa.decimal128(12, 2)),
+                ("at", pa.timestamp("ns")),
+                ("kind", pa.dictionary(pa.int32(), pa.string())),
+                ("tags", pa.list_(pa.large_string())),
+                ("place", pa.struct(inner)),
+                ("counts", pa.map_(pa.string(), pa.int64())),
+                ("raw", pa.large_binary()),
+            ]
+        )
+    )
+
+
+def test_columns_whose_names_are_one_to_spark_are_refused() -> None:
+    schema = pa.schema([("id", pa.int64()), ("ID", pa.int64())])
+    with pytest.raises(SinkError, match="several columns of the name 'id'"):
+        check_columns(schema)
+
+
+def test_values_without_a_type_of_their_own_are_refused_as_they_come(tmp_path: Path) -> None:
+    out = harness(tmp_path)
+    with pytest.raises((SinkError, OperatorError), match="column 'lasted' is of type duration"):
+        out.process(Row(at=datetime(2026, 1, 1), lasted=timedelta(seconds=1)))

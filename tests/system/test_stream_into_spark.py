@@ -1,0 +1,162 @@
+"""Streams that hand their rows to Spark, on a real cluster: each row is in one epoch, whatever dies
+meanwhile, and an epoch that comes again is the same."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import flinkray
+from flinkray.client import ClusterClient
+from flinkray.client.ray_runtime import cluster_namespace
+from flinkray.core.errors import JobExecutionError
+from flinkray.datastream import (
+    Configuration,
+    MapFunction,
+    RuntimeContext,
+    StreamExecutionEnvironment,
+    Types,
+)
+from flinkray.datastream.connectors import DataGeneratorSource
+from flinkray.testing.waiting import wait_until
+from tests.system.observer import assert_leaves_no_traces, kill, live_actors
+
+pytestmark = [pytest.mark.ray, pytest.mark.spark]
+
+CLUSTER_ID = "stream-into-spark"
+CONFIGURATION = {
+    "taskmanager.numberOfTaskSlots": "2",
+    "taskmanager.cpu.cores": "0.5",
+    "taskmanager.memory": "200m",
+    "restart-strategy.type": "fixed-delay",
+    "restart-strategy.fixed-delay.attempts": "100",
+    "restart-strategy.fixed-delay.delay": "100 ms",
+}
+ROW = Types.ROW_NAMED(["n", "square"], [Types.LONG(), Types.LONG()])
+END = 600.0
+"""Seconds within which something happens, also on a busy machine."""
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("storage")
+
+
+@pytest.fixture(scope="module")
+def cluster(ray_cluster: object, storage: Path) -> Iterator[ClusterClient]:
+    configuration = {**CONFIGURATION, "storage.dir": str(storage)}
+    with flinkray.connect(cluster_id=CLUSTER_ID, configuration=configuration) as client:
+        yield client
+
+
+def into(folder: Path) -> Callable[[Any, int], None]:
+    """Leaves the rows of each call in a file of its own, as well as in the checkpoint's folder."""
+
+    def write(rows: Any, checkpoint_id: int) -> None:
+        import json
+        import uuid
+
+        rows.write.mode("overwrite").parquet(f"{folder}/rows/{checkpoint_id}")
+        told = sorted([row.n, row.square] for row in rows.collect())
+        path = folder / "calls" / f"{checkpoint_id}-{uuid.uuid4().hex}.json"
+        path.parent.mkdir(exist_ok=True)
+        unfinished = path.with_suffix(".part")
+        unfinished.write_text(json.dumps(told))
+        unfinished.rename(path)
+
+    return write
+
+
+def calls(folder: Path) -> list[tuple[int, list[list[int]]]]:
+    paths = (folder / "calls").glob("*.json")
+    told = [(int(path.name.partition("-")[0]), json.loads(path.read_text())) for path in paths]
+    return sorted(told)
+
+
+def epochs(folder: Path) -> dict[int, list[list[int]]]:
+    """What each checkpoint was called with, which is the same whenever it was."""
+    found: dict[int, list[list[int]]] = {}
+    for checkpoint_id, rows in calls(folder):
+        assert found.setdefault(checkpoint_id, rows) == rows
+    return found
+
+
+def assert_each_once(folder: Path, count: int) -> None:
+    seen = Counter(n for rows in epochs(folder).values() for n, _ in rows)
+    assert seen == Counter(range(count))
+    assert all(square == n * n for rows in epochs(folder).values() for n, square in rows)
+
+
+class Squares(MapFunction[int, tuple[int, int]]):
+    """Leaves the ids of its processes behind."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "pids"
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._folder.mkdir(exist_ok=True)
+        (self._folder / str(os.getpid())).touch()
+
+    def map(self, value: int) -> tuple[int, int]:
+        return value, value * value
+
+
+def squares(
+    cluster: ClusterClient, folder: Path, count: int, rate: float
+) -> StreamExecutionEnvironment:
+    env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster)
+    env.set_parallelism(2).enable_checkpointing(500)
+    source = DataGeneratorSource(int, count, rate)
+    numbers = env.from_source(source, None, "numbers").uid("numbers")
+    rows = numbers.map(Squares(folder), output_type=ROW).uid("squares")
+    rows.to_spark(into(folder), "out", memory="1g").uid("out")
+    return env
+
+
+def pids(kind: str) -> list[int]:
+    namespace = cluster_namespace(CLUSTER_ID)
+    found = (a for a in live_actors() if a.namespace == namespace and a.kind == kind)
+    return [actor.pid for actor in found if actor.pid]
+
+
+def test_each_row_is_handed_over_once_although_a_driver_and_a_task_are_killed(
+    cluster: ClusterClient, storage: Path, tmp_path: Path
+) -> None:
+    count = 4_000
+    job = squares(cluster, tmp_path, count, rate=100.0).execute_async("squares")
+    result = job.get_job_execution_result()
+
+    published = f"{CLUSTER_ID}/data/{job.get_job_id()}/results/epochs/*/0*.json"
+    wait_until(lambda: any(storage.glob(published)), END, "a complete checkpoint")
+    killed = next((tmp_path / "pids").iterdir()).name
+    kill(int(killed))
+    wait_until(lambda: calls(tmp_path), END, "a first epoch")
+    (driver,) = pids("SparkDriver")
+    kill(driver)
+
+    result.result(timeout=END)
+    assert_each_once(tmp_path, count)
+    assert {pid.name for pid in (tmp_path / "pids").iterdir()} > {killed}
+    assert_leaves_no_traces(job.get_job_id())
+
+
+def test_a_function_that_fails_fails_the_job_with_its_error_and_the_checkpoint(
+    cluster: ClusterClient, tmp_path: Path
+) -> None:
+    def fails(rows: Any, checkpoint_id: int) -> None:
+        raise ValueError(f"no table for {rows.count()} rows of {rows.columns}")
+
+    env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster)
+    env.configure(Configuration().set_string("restart-strategy.type", "none"))
+    rows = env.from_sequence(1, 10).map(lambda n: (n, n * n), output_type=ROW)
+    rows.to_spark(fails, memory="1g")
+    with pytest.raises(JobExecutionError) as caught:
+        env.execute("fails")
+    text = str(caught.value)
+    assert "no table for 10 rows of ['n', 'square'] (with the rows of checkpoint" in text
