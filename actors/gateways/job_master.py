@@ -209,9 +209,11 @@ class JobMasterGateway(CoordinatorListenerGateway, KvStateRegistryGateway, KvSta
 
     @abstractmethod
     @ask_timeout(None)
-    async def keep_part(self, coordinator: CoordinatorID, part: KeptPart) -> None:
-        """From the coordinator of the job's sources: return when that is kept for the case that it
-        dies.  May be repeated.
+    async def keep_part(
+        self, owner: JobMasterId, coordinator: CoordinatorID, part: KeptPart
+    ) -> None:
+        """From the coordinator of the job's sources, which that JobMaster has started: return when
+        that is kept for the case that it dies.  May be repeated.
 
         Raises:
             CoordinatorReplacedError: another attempt of it is there by now, or it is not known yet

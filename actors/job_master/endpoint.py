@@ -567,10 +567,12 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     async def coordinator_told(self, coordinator: CoordinatorID, event: CoordinatorEvent) -> None:
         self._when_decided(lambda: self._scheduler.coordinator_told(coordinator, event, self._now))
 
-    async def keep_part(self, coordinator: CoordinatorID, part: KeptPart) -> None:
+    async def keep_part(
+        self, owner: JobMasterId, coordinator: CoordinatorID, part: KeptPart
+    ) -> None:
         if not self._reconciliation.is_decided:
             raise CoordinatorReplacedError("it is not known yet what goes on")
-        await self._sources.keep(coordinator, part)
+        await self._sources.keep(owner, coordinator, part)
 
     # --- for clients, through the Dispatcher ------------------------------------------------------
 

@@ -146,9 +146,13 @@ class SourceCoordination:
 
     # --- what is kept of it -----------------------------------------------------------------------
 
-    async def keep(self, coordinator: CoordinatorID, part: KeptPart) -> None:
-        """See :meth:`JobMasterGateway.keep_part`."""
-        if coordinator != self._expected:
+    async def keep(self, owner: JobMasterId, coordinator: CoordinatorID, part: KeptPart) -> None:
+        """See :meth:`JobMasterGateway.keep_part`.
+
+        When the job begins anew, attempts are counted anew, too: one that an earlier JobMaster has
+        started, and that was given up as it did not answer, may have the same number.
+        """
+        if (owner, coordinator) != (self._owner, self._expected):
             raise CoordinatorReplacedError(f"{coordinator} is not the one that is there now")
         if part.restores == self._restores:
             self._unknown -= {part.vertex_id}

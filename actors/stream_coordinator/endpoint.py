@@ -247,7 +247,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
                     self._keeper = await self.connect(
                         self._leader_address, JobMasterGateway, self._leader
                     )
-                await self._keeper.keep_part(self._coordinator, part)
+                await self._keeper.keep_part(self._owner, self._coordinator, part)
                 return
             except FlinkRayError as error:
                 log.info("%s: nobody keeps what it knows yet: %s", self.address, error)

@@ -94,9 +94,6 @@ EXCEPTIONS: dict[str, str] = {
     "JobMasterGateway.slots_changed": (
         "its own SlotPool calls it, which has its token; the pool's number tells a past pool"
     ),
-    "JobMasterGateway.keep_part": (
-        "the coordinator of its sources calls it, which leads nothing; one of the past is refused"
-    ),
     "CoordinatorListenerGateway.coordinator_told": (
         "operator coordinators call it, which lead nothing; the number tells an attempt of the past"
     ),

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from typing import cast
+from collections.abc import Callable
+from typing import NoReturn, cast
 
+import pytest
+
+from flinkray.actors.coordinators.runner import CoordinatorRunner
 from flinkray.actors.gateways import SlotPoolGateway
-from flinkray.actors.gateways.stream_coordinator import KeptPart
+from flinkray.actors.gateways.stream_coordinator import CoordinatorReplacedError, KeptPart
 from flinkray.actors.job_master.kept_parts import KeptParts, latest_parts
 from flinkray.actors.job_master.slot_pool_connection import Call
+from flinkray.actors.job_master.source_coordination import SourceCoordination
 from flinkray.core.ids import JobMasterId, JobVertexID
 from flinkray.rpc import FencedRpcEndpoint, LocalRpcService
+from flinkray.scheduler.execution.restart_strategy import new_restart_strategy
+from flinkray.scheduler.graph.job_graph import NoRestart
+from flinkray.scheduler.job.coordinator_events import CoordinatorID, CoordinatorKind
 from flinkray.testing.virtual_time import on_virtual_time
 
 VERTEX = JobVertexID(b"v" * 16)
@@ -107,3 +115,32 @@ async def test_what_is_of_an_earlier_restore_is_of_no_use() -> None:
     assert around.parts.of(1) == ()
     around.parts.forget()
     assert around.parts.of(0) == ()
+
+
+def nobody() -> NoReturn:
+    raise AssertionError("no coordinator is called here")
+
+
+@on_virtual_time
+async def test_a_coordinator_that_was_given_up_keeps_nothing_for_the_one_in_its_place() -> None:
+    """It did not answer when its next JobMaster took it over, and lives all the same.  The job has
+    begun anew with another one of the same number: by what the first one knows, its splits were
+    given away, and nobody would read them again (seed 20145)."""
+    around = Surroundings()
+    sources = SourceCoordination(
+        around.master,
+        cast("Callable[[], CoordinatorRunner]", nobody),
+        (VERTEX,),
+        around.parts,
+        new_restart_strategy(NoRestart()),
+        lambda why: None,
+    )
+    first = CoordinatorID(CoordinatorKind.SOURCE_ENUMERATORS, None, 0)
+    sources.beginning(first)
+    with pytest.raises(CoordinatorReplacedError, match="not the one that is there now"):
+        await sources.keep(JobMasterId(b"l" * 16), first, part(1))
+    assert around.parts.of(0) == ()
+    keeping = asyncio.ensure_future(sources.keep(sources.owner, first, part(1)))
+    assert not await around.is_kept(keeping)
+    around.found[0].set_result(True)
+    assert await around.is_kept(keeping)
