@@ -63,12 +63,19 @@ class SharedLooks:
             answer.add_done_callback(lambda done: self._answered(key, done))
         return await asyncio.shield(look.answer)
 
+    def answer_to(self, key: Hashable) -> Any:
+        """What was fetched for others and still counts; None: nothing."""
+        look = self._looks.get(key)
+        if look is None or look.expires <= asyncio.get_running_loop().time():
+            return None
+        return look.answer.result() if _has_succeeded(look.answer) else None
+
     def _answered(self, key: Hashable, answer: asyncio.Future[Any]) -> None:
-        if answer.cancelled() or answer.exception() is not None:
-            self._forget(key, answer)
-        else:
+        if _has_succeeded(answer):
             loop = asyncio.get_running_loop()
             loop.call_later(self._lifetime, self._forget, key, answer)
+        else:
+            self._forget(key, answer)
 
     def _forget(self, key: Hashable, answer: asyncio.Future[Any]) -> None:
         look = self._looks.get(key)
@@ -79,6 +86,10 @@ class SharedLooks:
         """Nobody waits any more."""
         for look in self._looks.values():
             look.answer.cancel()
+
+
+def _has_succeeded(answer: asyncio.Future[Any]) -> bool:
+    return answer.done() and not answer.cancelled() and answer.exception() is None
 
 
 class ClusterView:
@@ -103,7 +114,11 @@ class ClusterView:
         return await self._looks.look("overview", fetch)
 
     async def jobs(self) -> tuple[JobOverview, ...]:
-        """Oldest first."""
+        """Oldest first.  An overview of the cluster has them, too: each costs a question to every
+        JobMaster, and a dashboard looks at both."""
+        overview: ClusterOverview | None = self._looks.answer_to("overview")
+        if overview is not None:
+            return overview.jobs
 
         async def fetch() -> tuple[JobOverview, ...]:
             return await self.ask("list the jobs", lambda it: it.list_jobs())

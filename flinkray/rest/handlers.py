@@ -15,6 +15,7 @@ from flinkray.core.ids import JobID, JobVertexID, TriggerID
 from flinkray.rest import checkpoint_json, cluster_json, job_json
 from flinkray.rest.cluster import ClusterView
 from flinkray.rest.errors import RestError, bad_request, not_found
+from flinkray.rest.json_text import WrittenOnce
 from flinkray.rest.operations import Operations
 from flinkray.rest.requests import Body, job_id, number, number_asked, trigger_id, vertex_id
 from flinkray.scheduler.reports.job_info import JobDetails, TaskExecutorInfo, VertexInfo
@@ -29,7 +30,7 @@ DISPOSAL = "savepoint disposal"
 
 @dataclass(frozen=True)
 class Answer:
-    """JSON, and the status that it is sent with."""
+    """What is sent as JSON, or has been written as such, and the status."""
 
     body: object
     status: int = 200
@@ -63,6 +64,7 @@ class Handlers:
         self._operations = operations
         self._refresh_interval = refresh_interval
         self._now = now
+        self._overviews = WrittenOnce()
 
     def routes(self) -> list[Route]:
         """Method, path below the version, handler; each is there once."""
@@ -134,7 +136,8 @@ class Handlers:
         return Answer(job_json.ids_with_status(await self._cluster.jobs()))
 
     async def jobs_overview(self, request: web.Request) -> Answer:
-        return Answer(job_json.overviews(await self._cluster.jobs(), self._now()))
+        jobs = await self._cluster.jobs()
+        return Answer(self._overviews.of(jobs, lambda: job_json.overviews(jobs, self._now())))
 
     async def submit(self, request: web.Request) -> Answer:
         raise bad_request(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import hmac
 import ipaddress
-import json
 import logging
 import ssl
 import time
@@ -31,6 +30,7 @@ from flinkray.core.rest_options import (
 from flinkray.rest.cluster import Cluster, ClusterView
 from flinkray.rest.errors import RestError, answer_of, of_cluster
 from flinkray.rest.handlers import Handler, Handlers, Route
+from flinkray.rest.json_text import JsonText, to_json
 from flinkray.rest.metric_handlers import MetricHandlers
 from flinkray.rest.operations import Operations
 from flinkray.rest.settings_handlers import SettingsHandlers
@@ -46,10 +46,6 @@ _CLOSE_TIMEOUT = 5.0
 _MINIMUM_PORT, _MAXIMUM_PORT = 0, 65535
 
 Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-def to_json(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
 @dataclass(frozen=True)
@@ -203,7 +199,9 @@ def application(routes: Iterable[Route], settings: RestSettings) -> web.Applicat
 def _served(handler: Handler) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     async def serve(request: web.Request) -> web.StreamResponse:
         answer = await handler(request)
-        return web.json_response(answer.body, status=answer.status, dumps=to_json)
+        body = answer.body
+        text = body.text if isinstance(body, JsonText) else to_json(body)
+        return web.json_response(text=text, status=answer.status)
 
     return serve
 

@@ -20,6 +20,7 @@ from flinkray.core.config import Configuration
 from flinkray.core.errors import ConfigurationError, RpcConnectionError, RpcTimeoutError
 from flinkray.rest.cluster import Cluster, SharedLooks
 from flinkray.rest.handlers import Answer
+from flinkray.rest.json_text import WrittenOnce
 from flinkray.rest.server import RestServer, RestSettings, application, ports_of
 from flinkray.testing.threaded_cluster import ThreadedCluster
 from flinkray.testing.virtual_time import on_virtual_time
@@ -151,6 +152,41 @@ def test_many_who_look_at_the_same_cost_one_look(cluster: ThreadedCluster) -> No
         answers = list(threads.map(lambda _: ask.get("/jobs/overview"), range(24)))
     assert all(it == answers[0] for it in answers)
     assert counting.questions == ["list the jobs"]
+
+
+def test_what_many_look_at_is_written_once() -> None:
+    written = WrittenOnce()
+    first, second = (1,), (2,)
+    bodies = iter([{"of": "the first"}, {"of": "the second"}, {"of": "the first again"}])
+    texts = [written.of(source, lambda: next(bodies)).text for source in (first, first, second)]
+    assert texts == ['{"of":"the first"}', '{"of":"the first"}', '{"of":"the second"}']
+    assert written.of(first, lambda: next(bodies)).text == '{"of":"the first again"}'
+
+
+def test_who_has_seen_the_cluster_has_seen_its_jobs(cluster: ThreadedCluster) -> None:
+    counting = Counting(cluster)
+    with served(cluster, counting) as ask:
+        found = ask.get("/overview")
+        jobs = ask.get("/jobs")["jobs"]
+    assert found["jobs-finished"] == sum(job["status"] == "FINISHED" for job in jobs)
+    assert counting.questions == ["get the overview of the cluster"]
+
+
+@on_virtual_time
+async def test_an_answer_is_there_for_others_when_it_has_come_and_as_long_as_it_counts() -> None:
+    looks = SharedLooks(3.0)
+
+    async def fetch() -> int:
+        await asyncio.sleep(1)
+        return 7
+
+    assert looks.answer_to("x") is None
+    fetching = asyncio.ensure_future(looks.look("x", fetch))
+    await asyncio.sleep(0.5)
+    assert looks.answer_to("x") is None
+    assert await fetching == 7 == looks.answer_to("x")
+    await asyncio.sleep(2.1)
+    assert looks.answer_to("x") is None
 
 
 @on_virtual_time
