@@ -9,6 +9,7 @@ import asyncio
 import logging
 import pickle
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -17,6 +18,7 @@ from flinkray.actors.shared.user_calls import call_user_code
 from flinkray.core import cloud_pickle
 from flinkray.core.errors import FlinkRayError
 from flinkray.rpc import RpcEndpoint, TimerHandle
+from flinkray.rpc.time_limit import within
 from flinkray.streaming.errors import OperatorError, operator_error
 from flinkray.streaming.sources.coordinator import (
     END_OF_SPLITS,
@@ -31,6 +33,9 @@ from flinkray.streaming.time.waiting_clock import WaitingSystemClock
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_LONGEST_WAIT = 3.0
+"""Seconds for a reader to be heard of; orders wait meanwhile."""
 
 
 class SourceHost:
@@ -83,6 +88,8 @@ class SourceHost:
         """Subtasks of which a call waits for news."""
         self._discovery: TimerHandle | None = None
         self._is_closed = False
+        self._has_begun = asyncio.Event()
+        """There is an enumerator, or never will be."""
 
     # --- readers ----------------------------------------------------------------------------------
 
@@ -143,6 +150,9 @@ class SourceHost:
 
     async def snapshot(self, checkpoint_id: int) -> EnumeratorState | None:
         """The cut.  Raises OperatorError."""
+        if self._hosted.owes_splits:  # readers run: they will be heard of, unless they have failed
+            with suppress(asyncio.TimeoutError):
+                await within(_LONGEST_WAIT, self._has_begun.wait())
         return await self._asked(lambda: self._hosted.snapshot(checkpoint_id))
 
     async def reset_subtask(self, subtask: int, attempt: int, checkpoint_id: int) -> None:
@@ -243,6 +253,8 @@ class SourceHost:
                 self._on_failed(error)
                 await asyncio.get_running_loop().create_future()  # the job begins anew, or ends
             self._plan_discovery(delay)
+        if self._hosted.parallelism:
+            self._has_begun.set()
         self._changed()
         self._notify_all()
 
@@ -288,6 +300,7 @@ class SourceHost:
         """End the enumerator: readers are told nothing more.  Waits for the call that is under
         way, unless it has failed."""
         self._is_closed = True
+        self._has_begun.set()
         self._plan_discovery(None)
         if self._keeping is not None:
             self._keeping.cancel()

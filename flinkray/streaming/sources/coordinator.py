@@ -28,7 +28,12 @@ from flinkray.streaming.sources.enumerator_state import (
     write_enumerator_state,
 )
 from flinkray.streaming.sources.source import EnumeratorContext, Source, SplitEnumerator
-from flinkray.streaming.sources.source_progress import AssignedSplit, ReaderState, SourceProgress
+from flinkray.streaming.sources.source_progress import (
+    AssignedSplit,
+    ReaderState,
+    SourceProgress,
+    SubtaskReset,
+)
 
 
 class _NoMoreSplits:
@@ -203,6 +208,8 @@ class SourceCoordinator(EnumeratorContext[Any]):
             self._state, self._restored_from = progress.enumerator, progress.restored_from
             self._cuts = list(progress.cuts)
             self._readers = {one.subtask: _restored(one) for one in progress.readers}
+        self._resets = {one.subtask: one for one in (progress.resets if progress else ())}
+        """Until there is an enumerator."""
         self._lock = Lock()
         """Guards what is known of readers; never held while user code runs."""
 
@@ -217,6 +224,7 @@ class SourceCoordinator(EnumeratorContext[Any]):
         if progress is not None and progress.parallelism not in (0, parallelism):
             self._state = None  # with another parallelism all of the job has begun anew
             self._readers.clear()
+            self._resets.clear()
         self._enumerator = (
             source.create_enumerator(self, self._clock)
             if self._state is None
@@ -224,6 +232,9 @@ class SourceCoordinator(EnumeratorContext[Any]):
         )
         self._state = None
         self._enumerator.start()
+        resets, self._resets = self._resets, {}
+        for reset in resets.values():
+            self.reset_subtask(reset.subtask, reset.attempt, reset.checkpoint_id)
         self._announce_again()
 
     def _announce_again(self) -> None:
@@ -317,10 +328,25 @@ class SourceCoordinator(EnumeratorContext[Any]):
             StreamError: it cannot go back to that checkpoint.
         """
         if self._enumerator is None:
+            self._note_reset(SubtaskReset(subtask, attempt, checkpoint_id))
             return
         with self._lock:
             back = self._begin_attempt(subtask, attempt, checkpoint_id)
         self._give_back(back, subtask)
+
+    def _note_reset(self, reset: SubtaskReset) -> None:
+        """What another coordinator has given to a reader can go back to an enumerator only."""
+        with self._lock:
+            reader = self._readers.get(reset.subtask)
+            if reader is not None and (reader.attempt is None or reset.attempt > reader.attempt):
+                self._resets[reset.subtask] = reset
+                self._changes += 1
+
+    @property
+    def owes_splits(self) -> bool:
+        """Whether there is no enumerator yet to which splits of readers that were reset go back: no
+        cut can be made before one is."""
+        return bool(self._resets)
 
     def _begin_attempt(self, subtask: int, attempt: int, checkpoint_id: int) -> list[Any]:
         """The splits that go back, as they were told; none if it has begun already."""
@@ -394,7 +420,12 @@ class SourceCoordinator(EnumeratorContext[Any]):
         with self._lock:
             readers = tuple(reader.state(subtask) for subtask, reader in self._readers.items())
             return SourceProgress(
-                self._parallelism, self._restored_from, tuple(self._cuts), state, readers
+                self._parallelism,
+                self._restored_from,
+                tuple(self._cuts),
+                state,
+                readers,
+                tuple(self._resets.values()),
             )
 
     def kept(self, progress: SourceProgress) -> None:
@@ -426,7 +457,12 @@ class SourceCoordinator(EnumeratorContext[Any]):
 
         Raises:
             StateError: what ``snapshot_state`` gave cannot be stored.
+            StreamError: it :attr:`owes_splits`.
         """
+        if self.owes_splits:
+            raise StreamError(
+                "splits of readers that were restarted cannot go back before one is heard of"
+            )
         if self._enumerator is None:
             state = self._state
         else:

@@ -40,6 +40,16 @@ class ReaderState:
 
 
 @message
+class SubtaskReset:
+    """A reader that goes back, when there is an enumerator to give its splits back to."""
+
+    subtask: int
+    attempt: int
+    """That goes on from the checkpoint."""
+    checkpoint_id: int
+
+
+@message
 class SourceProgress:
     """A cut between two calls of the enumerator."""
 
@@ -51,3 +61,5 @@ class SourceProgress:
     enumerator: EnumeratorState | None
     """None: it begins anew."""
     readers: tuple[ReaderState, ...]
+    resets: tuple[SubtaskReset, ...] = ()
+    """Of those readers, which are still what they were."""

@@ -551,6 +551,8 @@ class KeptSourceMachine(SourceMachine):
         self.calls.append(answered)
 
     def take(self, taken: Taken) -> None:
+        if self.coordinator.owes_splits:  # a cut waits for the first reader then
+            self.coordinator.start(FindingSource(self.world), self.begun_from[1])
         super().take(taken)
         self.what_it_knows_is_kept()
 
@@ -563,7 +565,21 @@ class KeptSourceMachine(SourceMachine):
             return
         coordinator = self.coordinator = self.coordinator_of(restored, self.kept)
         self.coordinator_is_called_if_it_may(orders)
-        coordinator.start(FindingSource(self.world), parallelism)
+        if self.coordinator is coordinator and not coordinator.parallelism:
+            coordinator.start(FindingSource(self.world), parallelism)
+
+    @precondition(lambda self: self.is_restored and len(self.pending) < 3)
+    @rule(which=st.sets(readers, min_size=1), is_dead_twice=st.booleans())
+    def coordinator_dies_as_tasks_are_restarted(self, which: set[int], is_dead_twice: bool) -> None:
+        """It is told of them, and to make a cut, before it hears of any of them."""
+        self.is_told_all()
+        if not self.is_restored:
+            return
+        self.tasks_are_restarted(which, False)
+        if is_dead_twice:
+            self.coordinator_dies(len(self.calls))
+        self.checkpoint_begins(False)
+        self.coordinator_dies(len(self.calls))
 
     def coordinator_is_called_if_it_may(self, orders: int) -> None:
         for _ in range(min(orders, len(self.calls))):
