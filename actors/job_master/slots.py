@@ -216,7 +216,8 @@ class JobMasterSlots:
         slots = tuple(self.ledger.restored())
         steps = range(0, len(slots) if is_first else max(1, len(slots)), _SLOTS_PER_MESSAGE)
         restored = [partial(_restore, slots[n : n + _SLOTS_PER_MESSAGE]) for n in steps]
-        kept = [*self.notes.for_next_pool(), *self.kept_parts.for_next_pool()]
+        # who has the notes has all that was kept
+        kept = [*self.kept_parts.for_next_pool(), *self.notes.for_next_pool()]
         self.pool.restore([*kept, *restored])
         if self._has_predecessors:
             self.pool.tell(self._expect)

@@ -121,7 +121,10 @@ class SourceCoordination:
         self._owner, self._restores, self._expected = owner, restores, coordinator
         self._has_run = True
         parts = self._kept.of(restores) if is_known else ()
-        self._unknown = self._sources - {part.vertex_id for part in parts}
+        if is_known and restores == 0:  # readers were told nothing of which nothing was kept
+            self._unknown = frozenset()
+        else:
+            self._unknown = self._sources - {part.vertex_id for part in parts}
 
     def gone(self, coordinator: CoordinatorID, cause: str, *, goes_on: bool = False) -> None:
         """It is there no more, or will not come.  *goes_on*: another one takes its place."""

@@ -222,6 +222,11 @@ COORDINATORS_DIE: dict[str, list[tuple[str, Moment]]] = {
         ("JobMaster", of("StreamCoordinator", "note")),
     ],
     "the SlotPool dies": [("StreamCoordinator", A_CHECKPOINT), ("SlotPool", A_CHECKPOINT)],
+    "its JobMaster has died as it told the next SlotPool": [
+        ("SlotPool", A_CHECKPOINT),
+        ("JobMaster", of("SlotPool", "note")),
+        ("StreamCoordinator", of("SlotPool", "hand_over")),
+    ],
     "the next JobMaster adopts it": [
         ("JobMaster", A_CHECKPOINT),
         ("StreamCoordinator", of("StreamCoordinator", "adopt")),

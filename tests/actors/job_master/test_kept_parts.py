@@ -17,11 +17,13 @@ from flinkray.actors.job_master.source_coordination import SourceCoordination
 from flinkray.core.ids import JobMasterId, JobVertexID
 from flinkray.rpc import FencedRpcEndpoint, LocalRpcService
 from flinkray.scheduler.execution.restart_strategy import new_restart_strategy
-from flinkray.scheduler.graph.job_graph import NoRestart
+from flinkray.scheduler.graph.job_graph import FixedDelayRestart
 from flinkray.scheduler.job.coordinator_events import CoordinatorID, CoordinatorKind
+from flinkray.streaming.sources.source_progress import SourceProgress
 from flinkray.testing.virtual_time import on_virtual_time
 
 VERTEX = JobVertexID(b"v" * 16)
+PROGRESS = SourceProgress(1, 0, (), None, ())
 
 
 def part(version: int, restores: int = 0) -> KeptPart:
@@ -121,20 +123,24 @@ def nobody() -> NoReturn:
     raise AssertionError("no coordinator is called here")
 
 
+def sources_of(around: Surroundings) -> SourceCoordination:
+    return SourceCoordination(
+        around.master,
+        cast("Callable[[], CoordinatorRunner]", nobody),
+        (VERTEX,),
+        around.parts,
+        new_restart_strategy(FixedDelayRestart(3, 0.0)),
+        lambda why: None,
+    )
+
+
 @on_virtual_time
 async def test_a_coordinator_that_was_given_up_keeps_nothing_for_the_one_in_its_place() -> None:
     """It did not answer when its next JobMaster took it over, and lives all the same.  The job has
     begun anew with another one of the same number: by what the first one knows, its splits were
     given away, and nobody would read them again (seed 20145)."""
     around = Surroundings()
-    sources = SourceCoordination(
-        around.master,
-        cast("Callable[[], CoordinatorRunner]", nobody),
-        (VERTEX,),
-        around.parts,
-        new_restart_strategy(NoRestart()),
-        lambda why: None,
-    )
+    sources = sources_of(around)
     first = CoordinatorID(CoordinatorKind.SOURCE_ENUMERATORS, None, 0)
     sources.beginning(first)
     with pytest.raises(CoordinatorReplacedError, match="not the one that is there now"):
@@ -144,3 +150,28 @@ async def test_a_coordinator_that_was_given_up_keeps_nothing_for_the_one_in_its_
     assert not await around.is_kept(keeping)
     around.found[0].set_result(True)
     assert await around.is_kept(keeping)
+
+
+@pytest.mark.parametrize(
+    ("restores", "is_known", "is_kept", "may_go_on"),
+    [
+        (0, True, False, True),
+        (0, True, True, True),
+        (0, False, True, False),
+        (1, True, False, False),
+        (1, True, True, True),
+    ],
+)
+@on_virtual_time
+async def test_sources_of_which_nothing_was_kept_have_told_readers_nothing(
+    restores: int, is_known: bool, is_kept: bool, may_go_on: bool
+) -> None:
+    """Where a SlotPool has said so, another coordinator may begin anew in place of one that has
+    died.  After a restore it would have to begin with a checkpoint, and which is not known."""
+    around = Surroundings()
+    sources = sources_of(around)
+    if is_kept:
+        around.parts.adopt([KeptPart(VERTEX, restores, 1, progress=PROGRESS)])
+    coordinator = CoordinatorID(CoordinatorKind.SOURCE_ENUMERATORS, None, 0)
+    sources.adopted(coordinator, sources.owner, restores, is_known=is_known)
+    assert sources.may_go_on(0.0) is may_go_on
