@@ -393,6 +393,7 @@ def test_list_is_json_when_asked_for(
         "start_time": 10.0,
         "end_time": None,
         "tasks": {"RUNNING": 2, "FINISHED": 1},
+        "last_modified": None,
     }
 
 

@@ -128,7 +128,7 @@ def pids(kind: str) -> list[int]:
 def test_each_row_is_handed_over_once_although_a_driver_and_a_task_are_killed(
     cluster: ClusterClient, storage: Path, tmp_path: Path
 ) -> None:
-    count = 4_000
+    count = 2_500
     job = squares(cluster, tmp_path, count, rate=100.0).execute_async("squares")
     result = job.get_job_execution_result()
 
