@@ -45,39 +45,23 @@ class SharedLooks:
     """A look costs the cluster once, however many look at the same at about the same time (RE-12).
     Use on one event loop.
 
-    An answer counts for *lifetime* seconds from when it was asked for.  Who looks then has the next
-    one fetched, and is given the old one, as are others, for as long again at most: nobody waits
-    for what so many look at.  An error is given to those who wait, and not kept.
+    An answer counts for *lifetime* seconds from when it was asked for; an error is given to those
+    who wait for it, and not kept.
     """
 
     def __init__(self, lifetime: float) -> None:
         self._lifetime = lifetime
         self._looks: dict[Hashable, _Look] = {}
-        """The last that were begun."""
-        self._before: dict[Hashable, _Look] = {}
-        """The last of those before them that were answered."""
 
     async def look(self, key: Hashable, fetch: Callable[[], Awaitable[T]]) -> T:
         """Whoever of the lookers goes, the others get their answer."""
-        now = asyncio.get_running_loop().time()
-        look = self._looks.get(key)
-        if look is None or (look.answer.done() and look.expires <= now):
-            look = self._begin(key, fetch)
-        before = self._before.get(key)
-        if not look.answer.done() and before is not None and now < before.expires + self._lifetime:
-            old: T = before.answer.result()
-            return old
-        return await asyncio.shield(look.answer)
-
-    def _begin(self, key: Hashable, fetch: Callable[[], Awaitable[T]]) -> _Look:
         loop = asyncio.get_running_loop()
-        last = self._looks.get(key)
-        if last is not None and _has_succeeded(last.answer):
-            self._before[key] = last
-        answer = asyncio.ensure_future(fetch())
-        look = self._looks[key] = _Look(answer, loop.time() + self._lifetime)
-        answer.add_done_callback(lambda done: self._answered(key, done))
-        return look
+        look = self._looks.get(key)
+        if look is None or (look.answer.done() and look.expires <= loop.time()):
+            answer = asyncio.ensure_future(fetch())
+            look = self._looks[key] = _Look(answer, loop.time() + self._lifetime)
+            answer.add_done_callback(lambda done: self._answered(key, done))
+        return await asyncio.shield(look.answer)
 
     def answer_to(self, key: Hashable) -> Any:
         """What was fetched for others and still counts; None: nothing."""
@@ -89,15 +73,14 @@ class SharedLooks:
     def _answered(self, key: Hashable, answer: asyncio.Future[Any]) -> None:
         if _has_succeeded(answer):
             loop = asyncio.get_running_loop()
-            loop.call_later(2 * self._lifetime, self._forget, key, answer)
+            loop.call_later(self._lifetime, self._forget, key, answer)
         else:
             self._forget(key, answer)
 
     def _forget(self, key: Hashable, answer: asyncio.Future[Any]) -> None:
-        for looks in (self._looks, self._before):
-            look = looks.get(key)
-            if look is not None and look.answer is answer:
-                del looks[key]
+        look = self._looks.get(key)
+        if look is not None and look.answer is answer:
+            del self._looks[key]
 
     def close(self) -> None:
         """Nobody waits any more."""
@@ -110,7 +93,7 @@ def _has_succeeded(answer: asyncio.Future[Any]) -> bool:
 
 
 class ClusterView:
-    """A cluster as it was not longer ago than twice the lifetime of a look."""
+    """A cluster as it was not longer ago than the lifetime of a look."""
 
     def __init__(self, cluster: Cluster, lifetime: float, timeout: float) -> None:
         """*timeout*: seconds for each answer."""

@@ -212,36 +212,8 @@ async def test_a_look_counts_for_a_time_and_an_error_is_not_kept() -> None:
     await asyncio.sleep(1.9)
     assert await looks.look("x", fetch) == 2
     await asyncio.sleep(0.2)
-    assert await looks.look("x", fetch) == 2  # the old one, while another is on its way
-    assert await looks.look("x", fetch) == 2
-    await asyncio.sleep(1.1)
     assert await looks.look("x", fetch) == 3
     assert len(fetched) == 3
-
-
-@on_virtual_time
-async def test_an_old_answer_is_given_for_as_long_again_and_no_longer() -> None:
-    looks = SharedLooks(3.0)
-    answers = iter([0.5, 60.0, 0.5])
-    fetched: list[float] = []
-
-    async def fetch() -> int:
-        lasts = next(answers)
-        await asyncio.sleep(lasts)
-        fetched.append(lasts)
-        if lasts == 60.0:
-            raise RpcConnectionError("away")
-        return len(fetched)
-
-    assert await looks.look("x", fetch) == 1
-    await asyncio.sleep(3.0)
-    assert await looks.look("x", fetch) == 1
-    await asyncio.sleep(2.4)
-    assert await looks.look("x", fetch) == 1
-    await asyncio.sleep(0.2)
-    with pytest.raises(RpcConnectionError):  # which those see who wait for the next one
-        await looks.look("x", fetch)
-    assert await looks.look("x", fetch) == 3
 
 
 def test_bodies_that_are_too_long_malformed_or_files(ask: Asker) -> None:
