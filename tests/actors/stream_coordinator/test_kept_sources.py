@@ -15,6 +15,8 @@ from flinkray.core.clock import Clock
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import JobMasterId, JobVertexID
 from flinkray.rpc import LocalRpcService, RpcEndpoint
+from flinkray.streaming.errors import OperatorError
+from flinkray.streaming.sources.enumerator_state import read_enumerator_state
 from flinkray.streaming.sources.source import (
     Boundedness,
     EnumeratorContext,
@@ -25,6 +27,7 @@ from flinkray.streaming.sources.source import (
     SplitEnumerator,
 )
 from flinkray.streaming.sources.source_progress import SourceProgress
+from flinkray.testing.virtual_time import on_virtual_time
 
 
 class Enumerator(FixedSplitsEnumerator[str]):
@@ -74,7 +77,9 @@ def fail(error: FlinkRayError) -> None:
     raise error
 
 
-def host(keeper: Keeper, *, can_be_stored: bool = True) -> SourceHost:
+def host(
+    keeper: Keeper, *, can_be_stored: bool = True, progress: SourceProgress | None = None
+) -> SourceHost:
     endpoint = RpcEndpoint(LocalRpcService("coordinator"), "streams")
     endpoint.start()
 
@@ -82,12 +87,12 @@ def host(keeper: Keeper, *, can_be_stored: bool = True) -> SourceHost:
         return Letters(can_be_stored=can_be_stored)
 
     load_source: Callable[[str | None], Awaitable[Source[Any]]] = load
-    return SourceHost(endpoint, "letters", load_source, fail, keeper.keep)
+    return SourceHost(endpoint, "letters", load_source, fail, keeper.keep, progress=progress)
 
 
-def asks(requests: int, position: int = 0) -> ReaderProgress:
+def asks(requests: int, position: int = 0, attempt: int = 0) -> ReaderProgress:
     return ReaderProgress(
-        JobMasterId(b"m" * 16), JobVertexID(b"v" * 16), 0, 0, 1, requests, position, None
+        JobMasterId(b"m" * 16), JobVertexID(b"v" * 16), 0, attempt, 1, requests, position, None
     )
 
 
@@ -151,4 +156,39 @@ async def test_the_next_keeper_is_told_all_also_while_the_last_one_is_being_told
     await source.kept()
     assert len(keeper.told) == before + 1
     assert keeper.told[-1] == keeper.told[-2]
+    await source.close()
+
+
+async def one_that_owes_splits(keeper: Keeper) -> SourceHost:
+    """It goes on from another one, whose reader has a split, and is restarted."""
+    keeper.may_answer.set()
+    first = host(keeper)
+    assert letters(await first.exchange(asks(1))) == ["a"]
+    await first.close()
+    source = host(keeper, progress=keeper.told[-1])
+    await source.reset_subtask(0, 1, 0)
+    return source
+
+
+@on_virtual_time
+async def test_a_cut_waits_for_a_reader_where_splits_are_to_go_back() -> None:
+    """Else a checkpoint would have neither the split nor a reader that has read it (seed 20442)."""
+    source = await one_that_owes_splits(Keeper())
+    cut = asyncio.ensure_future(source.snapshot(1))
+    await asyncio.sleep(1)
+    assert not cut.done()
+    exchange = asyncio.ensure_future(source.exchange(asks(0, attempt=1)))
+    state = await cut
+    assert state is not None
+    assert sorted(read_enumerator_state(state)) == ["a", "b", "c"]
+    assert source.events_before(asks(0, attempt=1), 1) == ()
+    exchange.cancel()
+    await source.close()
+
+
+@on_virtual_time
+async def test_a_cut_waits_for_a_reader_for_a_while_only() -> None:
+    source = await one_that_owes_splits(Keeper())
+    with pytest.raises(OperatorError, match="cannot go back"):
+        await source.snapshot(1)
     await source.close()
