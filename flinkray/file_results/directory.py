@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -75,6 +77,24 @@ class ResultDirectory:
     def create(self) -> None:
         """Fine when it is there."""
         self.files.create_dir(self.path, recursive=True)
+
+    def write_json(self, name: str, content: dict[str, Any]) -> None:
+        """A file that is whole or not there, in the place of one of that name."""
+        self.create()
+        path = f"{self.path}/{name}"
+        unfinished = f"{path}.{uuid.uuid4().hex}"
+        with self.files.open_output_stream(unfinished) as stream:
+            stream.write(json.dumps(content).encode())
+        self.files.move(unfinished, path)
+
+    def read_json(self, name: str) -> dict[str, Any] | None:
+        """None: it is not there."""
+        try:
+            with self.files.open_input_file(f"{self.path}/{name}") as stream:
+                content: dict[str, Any] = json.loads(stream.read())
+        except FileNotFoundError:
+            return None
+        return content
 
     def seal(self, rows: int | None = None) -> tuple[ResultFile, ...]:
         """Make what lies in the directory the result: the manifest is written.

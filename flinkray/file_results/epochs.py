@@ -9,12 +9,11 @@ the same id.
 
 from __future__ import annotations
 
-import json
 import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow.fs
 
@@ -84,18 +83,18 @@ class Epochs:
         """The checkpoint is complete.  May be done again, with the same parts; epochs are published
         in the order of their ids."""
         content = {"version": _VERSION, "parts": [tuple(part) for part in parts]}
-        self._write_json(f"{checkpoint_id:020d}.json", content)
+        self._directory.write_json(f"{checkpoint_id:020d}.json", content)
 
     def end(self, execution: str) -> None:
         """No other epochs follow, unless the stream goes back to an earlier checkpoint as a whole,
         in another execution."""
-        self._write_json(_ENDED, {"version": _VERSION, "execution": execution})
+        self._directory.write_json(_ENDED, {"version": _VERSION, "execution": execution})
 
     # --- for who takes them -----------------------------------------------------------------------
 
     def is_ended(self, execution: str) -> bool:
         """Whether all epochs are published; to be asked before :meth:`published`."""
-        content = self._read_json(_ENDED)
+        content = self._directory.read_json(_ENDED)
         return content is not None and content["execution"] == execution
 
     def published(self, after: int) -> list[Epoch]:
@@ -104,7 +103,7 @@ class Epochs:
         return [epoch for i in ids if i > after and (epoch := self._epoch(i)) is not None]
 
     def _epoch(self, checkpoint_id: int) -> Epoch | None:
-        content = self._read_json(f"{checkpoint_id:020d}.json")
+        content = self._directory.read_json(f"{checkpoint_id:020d}.json")
         if content is None:  # done with, and forgotten, by another one meanwhile
             return None
         return Epoch(checkpoint_id, tuple(EpochPart(*part) for part in content["parts"]))
@@ -118,7 +117,7 @@ class Epochs:
         done = EpochsDone(epoch.checkpoint_id, before.rows + epoch.rows)
         # Each in a file of its own: one who does not know yet that another has taken over cannot
         # set back how far that has come.
-        self._write_json(
+        self._directory.write_json(
             f"_done-{done.checkpoint_id:020d}.json", {"version": _VERSION, "rows": done.rows}
         )
         return done
@@ -129,7 +128,7 @@ class Epochs:
         last = max(ids, default=-1)
         if last < 0:
             return EpochsDone()
-        content = self._read_json(f"_done-{last:020d}.json")
+        content = self._directory.read_json(f"_done-{last:020d}.json")
         return self.last_done() if content is None else EpochsDone(last, content["rows"])
 
     def forget(self, done: EpochsDone) -> None:
@@ -149,22 +148,6 @@ class Epochs:
     def _names(self) -> list[str]:
         selector = pyarrow.fs.FileSelector(self._directory.path, allow_not_found=True)
         return [str(info.base_name) for info in self._directory.files.get_file_info(selector)]
-
-    def _write_json(self, name: str, content: dict[str, Any]) -> None:
-        self._directory.create()
-        files, path = self._directory.files, f"{self._directory.path}/{name}"
-        unfinished = f"{path}.{uuid.uuid4().hex}"
-        with files.open_output_stream(unfinished) as stream:
-            stream.write(json.dumps(content).encode())
-        files.move(unfinished, path)
-
-    def _read_json(self, name: str) -> dict[str, Any] | None:
-        try:
-            with self._directory.files.open_input_file(f"{self._directory.path}/{name}") as stream:
-                content: dict[str, Any] = json.loads(stream.read())
-        except FileNotFoundError:
-            return None
-        return content
 
     def _delete(self, name: str) -> None:
         try:

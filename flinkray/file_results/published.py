@@ -9,12 +9,10 @@ whenever they are computed; otherwise it is known when it is sealed, and so comp
 
 from __future__ import annotations
 
-import json
 import re
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 from zlib import crc32
 
 import pyarrow as pa
@@ -76,7 +74,7 @@ class PublishedPartitions:
                 f"partitions of {begun.publication_id} were published at {self.location}, and what "
                 f"is computed now is {publication_id}"
             )
-        self._write_json(_BEGUN, {"version": _VERSION, "id": publication_id})
+        self._directory.write_json(_BEGUN, {"version": _VERSION, "id": publication_id})
 
     def write(
         self,
@@ -109,27 +107,19 @@ class PublishedPartitions:
 
     def seal(self, publication_id: str, rows: dict[int, int]) -> None:
         """All of it is published: *rows* of each partition.  One that is sealed already stays."""
-        if self._read_json(_SEALED) is not None:
+        if self._directory.read_json(_SEALED) is not None:
             return
         content = {"version": _VERSION, "id": publication_id, "rows": sorted(rows.items())}
-        self._write_json(_SEALED, content)
-
-    def _write_json(self, name: str, content: dict[str, Any]) -> None:
-        self._directory.create()
-        files, path = self._directory.files, f"{self._directory.path}/{name}"
-        unfinished = f"{path}.{uuid.uuid4().hex}"
-        with files.open_output_stream(unfinished) as stream:
-            stream.write(json.dumps(content).encode())
-        files.move(unfinished, path)
+        self._directory.write_json(_SEALED, content)
 
     # --- for who reads ----------------------------------------------------------------------------
 
     def publication(self) -> Publication | None:
         """The one that is there; None: none, so far."""
-        sealed = self._read_json(_SEALED)
+        sealed = self._directory.read_json(_SEALED)
         if sealed is not None:
             return Publication(sealed["id"], dict(sealed["rows"]))
-        begun = self._read_json(_BEGUN)
+        begun = self._directory.read_json(_BEGUN)
         return None if begun is None else Publication(begun["id"], None)
 
     def list(self, publication: Publication) -> dict[int, PublishedPartition]:
@@ -163,11 +153,3 @@ class PublishedPartitions:
             size = file.size()
             file.seek(max(0, size - _END))
             return crc32(file.read(_END), size)
-
-    def _read_json(self, name: str) -> dict[str, Any] | None:
-        try:
-            with self._directory.files.open_input_file(f"{self._directory.path}/{name}") as stream:
-                content: dict[str, Any] = json.loads(stream.read())
-        except FileNotFoundError:
-            return None
-        return content
