@@ -3,6 +3,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
+# Where it is set, each of the hundreds of processes that tests start would compile all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo test test-spark4 simulate safeguards mutants lint format bench coverage-page clean
 .DEFAULT_GOAL := help
 

@@ -66,7 +66,10 @@ def test_a_job_whose_last_checkpoint_is_harmed_fails_with_the_file_and_does_not_
 
 
 def shut(directory: Path) -> Path:
-    """Nothing can be written there any more: a file is in its place, also for root."""
+    """Nothing can be written there any more: a file is in its place, also for root.  Before that,
+    the first checkpoint has gone: while nothing is in the place of the directory, it would count
+    as gone, and stay for ever."""
+    wait_until(lambda: len(list(directory.glob("chk-*"))) == 1, 60, "the first one to be deleted")
     aside = directory.rename(directory.with_name("aside"))
     directory.touch()
     return aside

@@ -111,7 +111,7 @@ def squares(
     cluster: ClusterClient, folder: Path, count: int, rate: float
 ) -> StreamExecutionEnvironment:
     env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster)
-    env.set_parallelism(2).enable_checkpointing(500)
+    env.set_parallelism(2).enable_checkpointing(1000)
     source = DataGeneratorSource(int, count, rate)
     numbers = env.from_source(source, None, "numbers").uid("numbers")
     rows = numbers.map(Squares(folder), output_type=ROW).uid("squares")
@@ -128,7 +128,7 @@ def pids(kind: str) -> list[int]:
 def test_each_row_is_handed_over_once_although_a_driver_and_a_task_are_killed(
     cluster: ClusterClient, storage: Path, tmp_path: Path
 ) -> None:
-    count = 2_500
+    count = 1_500
     job = squares(cluster, tmp_path, count, rate=100.0).execute_async("squares")
     result = job.get_job_execution_result()
 
