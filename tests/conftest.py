@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Generator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 import ray
 from hypothesis import HealthCheck, Phase, settings
 
+from flinkray.spark.environment import CACHE_VARIABLE, RAYDP, STANDALONE, check_environment
 from flinkray.spark.ray_java import java_on_path
 
 # how long an example takes says more about the machine than about the code; a run says the same as
@@ -60,7 +63,30 @@ def any_ray() -> Iterator[None]:
     nothing of a machine on which other tests run beside, as they have nice 15."""
     with java_on_path(), pytest.MonkeyPatch.context() as environment:
         environment.setenv("RAY_worker_niceness", "0")
+        # what Ray does all the time beside the tests, but they need not
+        environment.setenv("RAY_prestart_worker_first_driver", "0")
+        environment.setenv("AUTOSCALER_UPDATE_INTERVAL_S", "30")
+        environment.setenv("REPORTER_UPDATE_INTERVAL_MS", "15000")
+        # goes with the environment that it is of
+        environment.setenv(CACHE_VARIABLE, f"{sys.prefix}/flinkray-cache")
         yield
+
+
+@pytest.fixture(scope="session")
+def class_data(any_ray: None) -> Path:
+    """The archive of classes that JVMs of Spark start with."""
+    host = RAYDP if find_spec("raydp") is not None else STANDALONE
+    _, archive = check_environment(host=host).class_data
+    if not archive.exists():
+        program = [sys.executable, "-m", "flinkray.spark.class_data", host]
+        subprocess.run(program, check=True, stdout=subprocess.DEVNULL)
+    return archive
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Tests on Spark have it, as they start faster then."""
+    if isinstance(item, pytest.Function) and item.get_closest_marker("spark") is not None:
+        item.fixturenames.append("class_data")
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
 
@@ -23,6 +24,10 @@ JAVA_HOME_OPTION = "env.java.home"
 
 HOST_OPTION = "spark.host"
 """Configuration key that says what starts executors: :data:`RAYDP` or :data:`STANDALONE`."""
+
+CACHE_VARIABLE = "FLINKRAY_CACHE_DIR"
+"""Environment variable that names the folder for what is made once on a node; without it that is
+``~/.cache/flinkray``."""
 
 RAYDP = "raydp"
 STANDALONE = "standalone"
@@ -70,16 +75,34 @@ class SparkEnvironment:
 
     java: JavaInstallation
     spark_home: Path
+    spark_jars: tuple[Path, ...]
     raydp: RaydpArchives | None
     """None where RayDP is not the host of executors."""
 
     @property
     def class_path(self) -> str:
-        """RayDP's classes first: it replaces some of Spark's."""
-        entries = [self.spark_home / "jars" / "*"]
+        """RayDP's classes first: it replaces some of Spark's.  By name and always in the same
+        order, as :attr:`class_data` is of one class path."""
+        jars = self.spark_jars
         if self.raydp is not None:
-            entries = [*self.raydp.jars, *entries, *self.raydp.ray_jars]
-        return os.pathsep.join(str(entry) for entry in entries)
+            jars = (*self.raydp.jars, *jars, *self.raydp.ray_jars)
+        return os.pathsep.join(map(str, jars))
+
+    @property
+    def class_data(self) -> tuple[Path, Path]:
+        """Where the archive of this environment's classes is, if it has been made
+        (flinkray.spark.class_data): Java's own classes, and Spark's on top of them."""
+        content = f"{self.java.home}\n{self.java.version}\n{self.class_path}"
+        name = f"spark-{sha256(content.encode()).hexdigest()[:16]}"
+        cache = os.environ.get(CACHE_VARIABLE)
+        folder = Path(cache) if cache else Path.home() / ".cache" / "flinkray"
+        return folder / f"{name}-java.jsa", folder / f"{name}.jsa"
+
+    @property
+    def class_data_option(self) -> str:
+        """Has a JVM use :attr:`class_data`.  What is not there, or was made of jars that have
+        changed, is ignored."""
+        return f"-XX:SharedArchiveFile={os.pathsep.join(map(str, self.class_data))}"
 
 
 def check_environment(
@@ -101,7 +124,9 @@ def check_environment(
     check_versions(host, {name: _installed_version(name) for name in VERSIONS[host]})
     java = find_java(java_home, environ)
     raydp = _raydp_archives() if host == RAYDP else None
-    return SparkEnvironment(java, _package_directory("pyspark"), raydp)
+    spark_home = _package_directory("pyspark")
+    spark_jars = tuple(sorted((spark_home / "jars").glob("*.jar")))
+    return SparkEnvironment(java, spark_home, spark_jars, raydp)
 
 
 def _raydp_archives() -> RaydpArchives:

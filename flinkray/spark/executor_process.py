@@ -94,6 +94,7 @@ def executor_command(launch: ExecutorLaunch, environment: SparkEnvironment) -> t
     """*environment*: this node's."""
     java = (
         str(environment.java.executable),
+        environment.class_data_option,
         *launch.java_options,
         "-cp",
         ":".join([environment.class_path, *launch.class_path]),

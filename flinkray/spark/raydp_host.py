@@ -182,11 +182,13 @@ def _driver_options(
         "JAVA_HOME": str(java.home),
         "PATH": f"{java.home / 'bin'}:${{PATH}}",  # Ray expands it on each node
         "BASH_ENV": str(Path(__file__).with_name("java_worker.sh")),
+        "FLINKRAY_CLASS_DATA_OPTION": environment.class_data_option,
         "FLINKRAY_JVM_LOG": f"{ray.logs_directory}/flinkray-{name}-executors.log",
     }
     for key, value in worker_environment.items():
         properties[f"ray.job.runtime-env.env-vars.{key}"] = value
     return (
+        environment.class_data_option,
         f"-javaagent:{archives.agent}",
         *(f"-D{key}={value}" for key, value in properties.items()),
     )

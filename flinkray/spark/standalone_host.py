@@ -119,6 +119,7 @@ def standalone_properties(
             # that there is to wait for.
             "spark.standalone.executorRemoveDelayOnDisconnection": "0s",
         },
+        driver_options=(environment.class_data_option,),
         # Where the master and, if there is one, the application have their web pages.
         driver_environment={"SPARK_LOCAL_IP": "127.0.0.1"},
     )

@@ -23,7 +23,10 @@ from flinkray.testing.waiting import eventually
 
 SLOT = ExecutorSlot(0, 0, "actor", "node", "127.0.0.1")
 ENVIRONMENT = SparkEnvironment(
-    JavaInstallation(Path("/java"), "17.0.9", "PATH"), Path("/spark"), raydp=None
+    JavaInstallation(Path("/java"), "17.0.9", "PATH"),
+    Path("/spark"),
+    (Path("/spark/jars/core.jar"),),
+    raydp=None,
 )
 
 
@@ -89,7 +92,8 @@ def test_the_command_has_what_the_launch_says_behind_sparks_own_classes() -> Non
     command = " ".join(executor_command(launch("7", "Main", "--executor-id", "7"), ENVIRONMENT))
 
     assert command.endswith(
-        "/java/bin/java -Xmx64m -cp /spark/jars/*:/mine.jar Main --executor-id 7"
+        f"/java/bin/java {ENVIRONMENT.class_data_option} -Xmx64m "
+        "-cp /spark/jars/core.jar:/mine.jar Main --executor-id 7"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,13 +21,14 @@ from flinkray.spark.standalone_host import executor_launch, standalone_propertie
 ENVIRONMENT = SparkEnvironment(
     java=JavaInstallation(Path("/java"), "17.0.9", "PATH"),
     spark_home=Path("/spark"),
+    spark_jars=(Path("/spark/jars/core.jar"), Path("/spark/jars/sql.jar")),
     raydp=RaydpArchives(
         jars=(Path("/raydp/raydp-agent.jar"), Path("/raydp/raydp.jar")),
         agent=Path("/raydp/raydp-agent.jar"),
         ray_jars=(Path("/ray/ray_dist.jar"),),
     ),
 )
-STANDALONE_ENVIRONMENT = SparkEnvironment(ENVIRONMENT.java, Path("/spark"), raydp=None)
+STANDALONE_ENVIRONMENT = replace(ENVIRONMENT, raydp=None)
 RAY = RayContext("10.0.0.1:6379", "10.0.0.2", "/ray/session", "/ray/session/logs")
 GROUP = "ab" * 18
 
@@ -275,7 +277,7 @@ def test_on_the_standalone_host_the_session_is_authenticated_and_waits_for_nobod
     assert spark["spark.cores.max"] == "6"
     assert spark["spark.standalone.executorRemoveDelayOnDisconnection"] == "0s"
     assert not any(key.startswith("spark.ray.") for key in spark)
-    assert host.class_path == "/spark/jars/*"
+    assert host.class_path == "/spark/jars/core.jar:/spark/jars/sql.jar"
 
 
 def test_the_web_page_of_the_master_is_at_the_loopback_address() -> None:
@@ -294,3 +296,16 @@ def test_what_the_standalone_host_decides_is_refused_by_name(key: str) -> None:
 
 def test_spark_host_is_no_spark_property_and_goes_through() -> None:
     assert "spark.host" not in properties({"spark.host": "raydp"}).spark
+
+
+def test_jvms_of_both_hosts_are_started_with_the_archive_of_their_classes() -> None:
+    option = ENVIRONMENT.class_data_option
+    command = properties().driver_command
+    assert option in command
+    variables = "-Dray.job.runtime-env.env-vars."  # Ray's worker processes have them
+    assert f"{variables}FLINKRAY_CLASS_DATA_OPTION={option}" in command
+
+    host = standalone_properties(stage(), STANDALONE_ENVIRONMENT, "")
+    command = stage_properties(stage(), RAY, "/python", host).driver_command
+    assert STANDALONE_ENVIRONMENT.class_data_option in command
+    assert STANDALONE_ENVIRONMENT.class_data_option != option

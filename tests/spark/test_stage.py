@@ -80,9 +80,15 @@ def read_totals(result: SparkResult) -> dict[int, int]:
     return dict(zip(table["digit"].to_pylist(), table["total"].to_pylist(), strict=True))
 
 
+def maps(pid: int) -> str:
+    """What files a process has in its memory."""
+    return Path("/proc", str(pid), "maps").read_text()
+
+
 def test_two_stages_at_once_have_their_executors_in_their_own_bundles_and_leave_nothing(
-    launcher: Launcher, worker_group: Groups
+    launcher: Launcher, worker_group: Groups, class_data: Path
 ) -> None:
+    """JVMs of drivers and executors have mapped the archive of classes."""
     groups = worker_group(2), worker_group(2)
     stages = [launcher.start(group, squares) for group in groups]
 
@@ -93,6 +99,9 @@ def test_two_stages_at_once_have_their_executors_in_their_own_bundles_and_leave_
         assert stage.group_id == group.id.hex()
         assert {(e.bundle_index, e.pid) for e in registered} == stage.executors_seen_from_outside()
         assert all("java" in psutil.Process(e.pid).name() for e in registered)
+        jvms = [p.pid for p in leftover_processes(stage.job_id) if p.name() == "java"]
+        assert {e.pid for e in registered} < set(jvms)
+        assert [pid for pid in jvms if str(class_data) not in maps(pid)] == []
 
     for stage in stages:
         result = stage.outcome()
