@@ -25,6 +25,8 @@ TO_CLIENT = "client"
 EPOCHS_OF = "epochs-of"
 """In the configuration of a stream invokable with committers of epochs: the Spark vertices that
 take those, by their ids between spaces."""
+BATCHES_OF = "batches-of"
+"""Likewise, of one with a source of micro-batches: the Spark vertex that publishes those."""
 
 _UNPICKLABLE = (TypeError, AttributeError, pickle.PicklingError, RecursionError)
 

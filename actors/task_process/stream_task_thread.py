@@ -127,8 +127,8 @@ class StreamTaskContext:
     """Where a Spark stage of the job publishes what its source reads."""
     epochs: Callable[[JobVertexID], str]
     """Where a Spark stage of the job takes what its sink publishes."""
-    end_epochs: Callable[[], None]
-    """No other ones follow of those that the task publishes."""
+    end_streams: Callable[[], None]
+    """The task publishes no more epochs, and takes no more micro-batches."""
     kv_states: TaskKvStateRegistry
     """Where it registers what can be queried."""
     configuration: Configuration
@@ -223,7 +223,7 @@ class StreamTaskRun:
             )
         try:
             self._run(task, loop)
-            context.end_epochs()
+            context.end_streams()
         finally:
             loop.end()
             if context.printed is not None:
@@ -268,7 +268,7 @@ class StreamTaskRun:
             writer.process_watermark(MAX_TIMESTAMP)
             writer.end_of_input()
         self._wait_until_read(self._wait_until)
-        context.end_epochs()
+        context.end_streams()
 
     def _read_to_the_end(self, gate: NetworkInputGate) -> None:
         """Nothing comes: those that it reads had ended as well."""

@@ -386,7 +386,7 @@ class StreamTaskResources:
             lambda operator_id: self._tasks.files.commit_log(deployed.job.job_id, operator_id),
             lambda vertex_id: self._tasks.files.published(deployed.job.job_id, vertex_id),
             lambda vertex_id: self._tasks.files.epochs(deployed.job.job_id, vertex_id),
-            lambda: self._tasks.files.end_epochs(deployed),
+            lambda: self._tasks.files.end_streams(deployed),
             self._tasks.kv_states.task_registry(
                 deployed.job.job_id, deployed.attempt_id, self._endpoint.address
             ),

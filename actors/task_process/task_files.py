@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flinkray.actors.shared.chain_code import EPOCHS_OF
+from flinkray.actors.shared.chain_code import BATCHES_OF, EPOCHS_OF
 from flinkray.actors.shared.produced_partitions import written_partitions
 from flinkray.actors.task_process.code_loop import MainLoop
 from flinkray.actors.task_process.deployed_task import DeployedTask
@@ -11,6 +11,7 @@ from flinkray.core.ids import JobID, JobVertexID
 from flinkray.file_results import (
     Epochs,
     FileCommitLog,
+    PublishedBatches,
     commit_log_location,
     epochs_location,
     partition_location,
@@ -57,13 +58,19 @@ class TaskFiles:
         """Where a stream of the job publishes the epochs that a vertex takes."""
         return epochs_location(self._storage_dir, job_id, vertex_id)
 
-    def end_epochs(self, deployed: DeployedTask) -> None:
-        """The task has come to its end: no other ones follow of those that its committers publish.
-        Blocks."""
+    def end_streams(self, deployed: DeployedTask) -> None:
+        """The task has come to its end: no epochs follow those that its committers have published,
+        and it takes no more micro-batches.  Blocks."""
         execution = stream_execution(deployed.graph_id, deployed.task.restores)
-        for vertex_id in deployed.vertex.invokable.configuration.get(EPOCHS_OF, "").split():
-            location = self.epochs(deployed.job.job_id, JobVertexID.from_hex(vertex_id))
-            Epochs(location).end(execution)
+        configuration, job_id = deployed.vertex.invokable.configuration, deployed.job.job_id
+        for vertex_id in configuration.get(EPOCHS_OF, "").split():
+            Epochs(self.epochs(job_id, JobVertexID.from_hex(vertex_id))).end(execution)
+        batches_of = configuration.get(BATCHES_OF)
+        if batches_of is not None:
+            batches = PublishedBatches(self.published(job_id, JobVertexID.from_hex(batches_of)))
+            batches.note_reader_ended(
+                execution, deployed.task.subtask_index, deployed.vertex.parallelism
+            )
 
     def outputs_of(self, deployed: DeployedTask) -> tuple[FileOutput, ...]:
         """In the order of the vertex's results; without those that go by channels."""

@@ -18,6 +18,7 @@ from flinkray.scheduler.graph.job_graph import (
 )
 from flinkray.scheduler.graph.validation import validate
 from flinkray.spark.gateway import EPOCHS, PUBLISHED, RESULT_KIND
+from flinkray.spark.micro_batches import streamed
 from flinkray.spark.session import refuse_owned, split_memory
 from flinkray.spark.user_code import (
     SparkEpochFunction,
@@ -95,6 +96,35 @@ def published_spark_stage(
     if executors < 1:
         raise ConfigurationError(f"from_spark takes at least one executor, got {executors!r}")
     return _stage_beside_streams(function, name, executors, cpu, memory, spark_conf, PUBLISHED)
+
+
+def streaming_spark_stage(
+    function: SparkFunction,
+    name: str,
+    executors: int,
+    cpu: float,
+    memory: int | str,
+    spark_conf: Mapping[str, object] | None,
+    trigger: Mapping[str, object] | None,
+    output_mode: str,
+) -> JobVertex:
+    """A Spark stage whose micro-batches a stream of the same job reads.
+
+    Raises:
+        ConfigurationError: an argument is not acceptable; the text names it.
+        UserCodeError: the function cannot be sent to the cluster.
+    """
+    if executors < 1:
+        raise ConfigurationError(
+            f"from_spark_stream takes at least one executor, got {executors!r}"
+        )
+    if not callable(function):
+        raise UserCodeError(
+            "from_spark_stream takes a function of a SparkSession, not "
+            f"{type(function).__name__}: {function!r}"
+        )
+    query = streamed(function, trigger, output_mode)
+    return _stage_beside_streams(query, name, executors, cpu, memory, spark_conf, PUBLISHED)
 
 
 def epochs_spark_stage(

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 
 from flinkray.actors.shared.chain_code import (
+    BATCHES_OF,
     BUFFER_TIMEOUTS,
     EPOCHS_OF,
     PRINTED_LINES,
@@ -42,6 +43,7 @@ from flinkray.streaming.sinks.result_files import ResultFilesOperator
 from flinkray.streaming.sinks.simple import PrintOperator
 from flinkray.streaming.sinks.spark import SparkEpochSink
 from flinkray.streaming.sources.result_files import ResultFilesSource
+from flinkray.streaming.sources.spark_stream import SparkStreamSource
 
 _ANY_SLOT = ResourceProfile(0, 0)
 
@@ -138,6 +140,9 @@ def _vertex(
     epochs_of = " ".join(map(str, _takers_of_epochs(chain)))
     if epochs_of:
         configuration[EPOCHS_OF] = epochs_of
+    head = chain.head.operator
+    if isinstance(head, SourceOperator) and isinstance(head.source, SparkStreamSource):
+        configuration[BATCHES_OF] = str(head.source.vertex_id)
     group = chain.head.slot_sharing_group
     return JobVertex(
         _vertex_id(owner, chain),

@@ -48,6 +48,7 @@ from flinkray.streaming.sources.files import FileSource
 from flinkray.streaming.sources.generated import SocketSource
 from flinkray.streaming.sources.source import Boundedness, Source
 from flinkray.streaming.sources.spark import SparkSource
+from flinkray.streaming.sources.spark_stream import SparkStreamSource
 from flinkray.streaming.time.waiting_clock import WaitingClock
 from flinkray.streaming.time.watermarks import WatermarkStrategy
 
@@ -181,12 +182,67 @@ class StreamExecutionEnvironment(StreamProgram):
         from flinkray.client.job_builder import published_spark_stage
 
         stage = published_spark_stage(function, source_name, executors, cpu, memory, spark_conf)
+        return self._from_stage(SparkSource, stage, watermark_strategy, source_name, type_info)
+
+    def from_spark_stream(
+        self,
+        function: Callable[[SparkSession], DataFrame],
+        watermark_strategy: WatermarkStrategy | None = None,
+        source_name: str = "Spark",
+        type_info: TypeInformation | None = None,
+        *,
+        trigger: Mapping[str, object] | None = None,
+        output_mode: str = "append",
+        executors: int = 1,
+        cpu: float = 1,
+        memory: int | str = "1g",
+        spark_conf: Mapping[str, object] | None = None,
+    ) -> DataStream:
+        """The rows of the streaming DataFrame (``spark.readStream``) that ``function(spark)``
+        returns, in batches of columns; functions of records are given rows with its field names.
+
+        The query runs in the slots of the job, beside the program, until it or the program ends.
+        The stream reads a micro-batch when Spark has computed it, micro-batches in their order; see
+        docs/spark.md.
+
+        Args:
+            type_info: what the rows are to be, if that is not what the columns are.
+            trigger: when Spark computes a micro-batch, as ``DataStreamWriter.trigger`` takes it:
+                ``{"processingTime": "1 second"}``, or ``{"availableNow": True}`` for a query that
+                ends; None: when there are rows and the last one is published.
+            output_mode: ``"append"``, or ``"update"`` for the changed rows of an aggregation.
+            executors: Spark executors, each in a slot of its own.
+            cpu: cores of each of these slots.
+            memory: of each, as ``"1500m"``, ``"2g"`` or bytes.
+            spark_conf: Spark properties; those that flinkray sets itself are refused.
+
+        Raises:
+            ConfigurationError: an argument is not acceptable; the text names it.
+            UserCodeError: the function cannot be sent to the cluster.
+        """
+        from flinkray.client.job_builder import streaming_spark_stage
+
+        stage = streaming_spark_stage(
+            function, source_name, executors, cpu, memory, spark_conf, trigger, output_mode
+        )
+        source = SparkStreamSource
+        return self._from_stage(source, stage, watermark_strategy, source_name, type_info)
+
+    def _from_stage(
+        self,
+        source: type[SparkSource],
+        stage: JobVertex,
+        watermark_strategy: WatermarkStrategy | None,
+        name: str,
+        type_info: TypeInformation | None,
+    ) -> DataStream:
         self.add_spark_stage(stage)
-        source = SparkSource(stage.vertex_id, source_name)
-        if type_info is not None:
+        if type_info is None:
+            reads = source(stage.vertex_id, name)
+        else:
             convert = partial(batch_of_type, type_info=type_info)
-            source = SparkSource(stage.vertex_id, source_name, type_info, convert)
-        return self.from_source(source, watermark_strategy, source_name)
+            reads = source(stage.vertex_id, name, type_info, convert)
+        return self.from_source(reads, watermark_strategy, name)
 
     def read_text_file(self, file_path: str, charset_name: str = "UTF-8") -> DataStream:
         """The lines of a file, or of all files in a directory."""

@@ -6,6 +6,7 @@ is written last.  So a directory without a manifest is of an attempt that did no
 that is listed and not there is lost, never silently missing.
 """
 
+from flinkray.file_results.batches import MicroBatch, MicroBatchColumnsError, PublishedBatches
 from flinkray.file_results.commit_log import FileCommitLog
 from flinkray.file_results.directory import FileResultLostError, ResultDirectory, register_files
 from flinkray.file_results.epochs import Epoch, EpochPart, Epochs, EpochsDone, stream_execution
@@ -34,8 +35,11 @@ __all__ = [
     "EpochsDone",
     "FileCommitLog",
     "FileResultLostError",
+    "MicroBatch",
+    "MicroBatchColumnsError",
     "NonDeterministicSourceError",
     "Publication",
+    "PublishedBatches",
     "PublishedPartition",
     "PublishedPartitions",
     "ResultDirectory",

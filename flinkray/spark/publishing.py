@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from flinkray.core.errors import FlinkRayError
 from flinkray.file_results import (
     NonDeterministicSourceError,
     Publication,
+    PublishedBatches,
     PublishedPartition,
     PublishedPartitions,
 )
@@ -38,7 +40,10 @@ class UnsupportedSparkTypeError(FlinkRayError):
 
 
 def finished_before(location: str) -> SparkResult | None:
-    """What an earlier attempt of the stage has published, if it is complete."""
+    """What earlier attempts of the stage have published, if it is complete."""
+    ended = PublishedBatches(location).ended()
+    if ended is not None:
+        return SparkResult(None, ended.rows, None)
     publication = PublishedPartitions(location).publication()
     if publication is None or publication.rows is None:
         return None
@@ -67,10 +72,9 @@ def publish(returned: Any, location: str, attempt_name: str) -> SparkResult:
         there = published.list(Publication(publication_id, None))
     else:
         logger.info("its partitions are read when the last one is there: %s", publication_id)
-    write = _PartitionWriter(location, publication_id, schema, frozenset(there))
-    written = frame.mapInArrow(write, "number int, rows long").collect()
-    rows = {number: partition.rows for number, partition in there.items()}
-    rows |= {int(number): int(count) for number, count in written}
+    write = partial(_write, location, publication_id, schema)
+    written = written_partitions(frame, write, frozenset(there))
+    rows = {partition.number: partition.rows for partition in (*there.values(), *written)}
     published.seal(publication_id, rows)
     return SparkResult(None, sum(rows.values()), frame.schema.json())
 
@@ -85,8 +89,8 @@ def _bounded(returned: Any) -> DataFrame:
         )
     if returned.isStreaming:
         raise InvalidStageResultError(
-            "the function returned a streaming DataFrame, and from_spark reads bounded ones: read "
-            "with spark.read instead of spark.readStream"
+            "the function returned a streaming DataFrame, and from_spark reads bounded ones: call "
+            "from_spark_stream, or read with spark.read instead of spark.readStream"
         )
     return returned
 
@@ -140,15 +144,38 @@ def fingerprint(frame: DataFrame) -> str:
 # --- in the executors -----------------------------------------------------------------------------
 
 
-class _PartitionWriter:
-    """For ``mapInArrow``: puts out number and rows of the partition that it has published."""
+WritePartition = Callable[[int, Iterable[pa.RecordBatch]], PublishedPartition]
+"""Takes the number of a partition, and what is in it."""
 
-    def __init__(
-        self, location: str, publication_id: str, schema: pa.Schema, there: frozenset[int]
-    ) -> None:
-        self._location = location
-        self._publication_id = publication_id
-        self._schema = schema
+
+def written_partitions(
+    frame: DataFrame, write: WritePartition, there: frozenset[int] = frozenset()
+) -> list[PublishedPartition]:
+    """Compute a DataFrame whose partitions the executors write.
+
+    Args:
+        there: partitions that need not be computed.
+    """
+    writer = _PartitionWriter(write, there)
+    written = frame.mapInArrow(writer, "number int, rows long, name string").collect()
+    return [PublishedPartition(int(number), int(rows), name) for number, rows, name in written]
+
+
+def _write(
+    location: str,
+    publication_id: str,
+    schema: pa.Schema,
+    number: int,
+    batches: Iterable[pa.RecordBatch],
+) -> PublishedPartition:
+    return PublishedPartitions(location).write(publication_id, number, schema, batches)
+
+
+class _PartitionWriter:
+    """For ``mapInArrow``: puts out which partition it has written."""
+
+    def __init__(self, write: WritePartition, there: frozenset[int]) -> None:
+        self._write = write
         self._there = there
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -159,11 +186,14 @@ class _PartitionWriter:
         number = context.partitionId()
         if number in self._there:  # its rows are not computed: nobody asks for them
             return
-        published = PublishedPartitions(self._location)
-        partition = published.write(self._publication_id, number, self._schema, batches)
+        written = self._write(number, batches)
         yield pa.RecordBatch.from_arrays(
-            [pa.array([number], pa.int32()), pa.array([partition.rows], pa.int64())],
-            names=["number", "rows"],
+            [
+                pa.array([number], pa.int32()),
+                pa.array([written.rows], pa.int64()),
+                pa.array([written.name], pa.string()),
+            ],
+            names=["number", "rows", "name"],
         )
 
 

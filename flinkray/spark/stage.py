@@ -25,6 +25,7 @@ from flinkray.spark.executors import ExecutorView
 from flinkray.spark.gateway import SparkStageDescriptor
 from flinkray.spark.host import SparkHost
 from flinkray.spark.inputs import missing_of, read_input
+from flinkray.spark.micro_batches import StreamedFrame, publish_stream
 from flinkray.spark.publishing import finished_before, publish
 from flinkray.spark.ray_cluster import RayContext
 from flinkray.spark.ray_java import check_ray_starts_java
@@ -231,6 +232,11 @@ class SparkStage:
 
     def _keep(self, returned: object) -> SparkResult:
         stage = self._stage
+        if isinstance(returned, StreamedFrame):
+            assert stage.published_location is not None
+            return publish_stream(
+                returned, stage.published_location, stage.stream_execution, self._stopping
+            )
         if stage.published_location is not None:
             return publish(returned, stage.published_location, stage.attempt_name)
         return store_result(returned, stage.result_location, is_read=stage.is_result_read)

@@ -86,19 +86,22 @@ class SparkSource(Source[SparkSplit]):
     def create_enumerator(
         self, context: EnumeratorContext[SparkSplit], clock: Clock
     ) -> SplitEnumerator[SparkSplit]:
-        return SparkEnumerator(context, self._published(), self._name, clock)
+        return SparkEnumerator(context, PublishedPartitions(self.location), self._name, clock)
 
     def create_reader(self, context: ReaderContext) -> SourceReader[SparkSplit]:
-        return _SparkReader(context, self._published(), self._name, self._convert)
+        published = PublishedPartitions(self.location)
+        return _SparkReader(context, published, self._name, self._convert)
 
-    def _published(self) -> PublishedPartitions:
+    @property
+    def location(self) -> str:
+        """Raises StreamError: outside of a cluster."""
         if self._location is None:
             raise StreamError(
                 f"the Spark stage {self._name!r} runs in the slots of a cluster: give the "
                 "environment one, StreamExecutionEnvironment.get_execution_environment("
                 "cluster=flinkray.connect())"
             )
-        return PublishedPartitions(self._location)
+        return self._location
 
 
 class SparkEnumerator(SplitEnumerator[SparkSplit]):

@@ -1,0 +1,198 @@
+"""Micro-batches of a stream that another one reads one by one, while their producer runs on.
+
+A *micro-batch* consists of whole partitions, each an Arrow file.  It is there when it is published,
+as one; so nobody reads some partitions of one attempt and some of another.  Batches are numbered
+from 0, without a gap.  Whoever reads them says how far it has taken them, and deletes what nobody
+goes back to.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.fs
+
+from flinkray.core.errors import FlinkRayError
+from flinkray.file_results.directory import ResultDirectory
+from flinkray.file_results.published import PublishedPartition, PublishedPartitions
+
+_VERSION = 1
+_BEGUN = "_columns.json"
+_PUBLISHED = "_published.json"
+_TAKEN = "_taken.json"
+_ENDED = "_ended.json"
+_ROWS = "rows"
+_BATCH = re.compile(r"batch-(\d+)\.json")
+
+
+class MicroBatchColumnsError(FlinkRayError):
+    """Micro-batches of a stream have other columns than those before them."""
+
+
+class BatchProgress(NamedTuple):
+    """How many were published."""
+
+    batches: int = 0
+    rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """One that is published."""
+
+    batch_id: int
+    partitions: tuple[PublishedPartition, ...]
+    """Those that have rows."""
+
+    @property
+    def rows(self) -> int:
+        """Their number."""
+        return sum(partition.rows for partition in self.partitions)
+
+
+class PublishedBatches:
+    """At a path of this machine or a URI.  All methods block, and raise OSError while the storage
+    fails."""
+
+    def __init__(self, location: str) -> None:
+        self._directory = ResultDirectory(location)
+        self._partitions = PublishedPartitions(location)
+        self.location = self._directory.location
+
+    # --- for who writes ---------------------------------------------------------------------------
+
+    def begin(self, columns: str) -> None:
+        """
+        Args:
+            columns: their names and types.
+
+        Raises:
+            MicroBatchColumnsError: those that were published have others.
+        """
+        begun = self._directory.read_json(_BEGUN)
+        if begun is None or not self.progress().batches:
+            self._directory.write_json(_BEGUN, {"version": _VERSION, "columns": columns})
+        elif begun["columns"] != columns:
+            raise MicroBatchColumnsError(
+                f"micro-batches that were published have the columns {begun['columns']}, and those "
+                f"that are to follow have {columns}"
+            )
+
+    def write(
+        self, number: int, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+    ) -> PublishedPartition:
+        """A partition of a batch that is to be published.  May be done again, and by several at the
+        same time."""
+        return self._partitions.write(_ROWS, number, schema, batches)
+
+    def publish(self, batch: MicroBatch) -> None:
+        """May be done again, with the same rows."""
+        partitions = [(one.number, one.rows, one.name) for one in batch.partitions]
+        content = {"version": _VERSION, "partitions": partitions}
+        self._directory.write_json(_name(batch.batch_id), content)
+        self._count(batch)
+
+    def _count(self, batch: MicroBatch) -> None:
+        so_far = self.progress()
+        if batch.batch_id >= so_far.batches:
+            content = {
+                "version": _VERSION,
+                "batches": batch.batch_id + 1,
+                "rows": so_far.rows + batch.rows,
+            }
+            self._directory.write_json(_PUBLISHED, content)
+
+    def is_published(self, batch_id: int) -> bool:
+        """Whether it need not be published (again)."""
+        if batch_id < self.progress().batches:
+            return True
+        batch = self.batch(batch_id)
+        if batch is not None:  # its writer died before it had counted it
+            self._count(batch)
+        return batch is not None
+
+    def progress(self) -> BatchProgress:
+        """How many were published so far."""
+        content = self._directory.read_json(_PUBLISHED)
+        return BatchProgress() if content is None else BatchProgress(**_without_version(content))
+
+    def waiting(self) -> int:
+        """How many are published and not taken."""
+        content = self._directory.read_json(_TAKEN)
+        taken = 0 if content is None else content["batches"]
+        return max(0, self.progress().batches - taken)
+
+    def end(self) -> None:
+        """No batch follows those that are published."""
+        self._directory.write_json(_ENDED, {"version": _VERSION})
+
+    # --- for who reads ----------------------------------------------------------------------------
+
+    def ended(self) -> BatchProgress | None:
+        """All there are; None: there may be more."""
+        return None if self._directory.read_json(_ENDED) is None else self.progress()
+
+    def batch(self, batch_id: int) -> MicroBatch | None:
+        """None: it is not published, or was forgotten."""
+        content = self._directory.read_json(_name(batch_id))
+        if content is None:
+            return None
+        partitions = tuple(PublishedPartition(*partition) for partition in content["partitions"])
+        return MicroBatch(batch_id, partitions)
+
+    def open(self, name: str) -> pa.RecordBatchFileReader:
+        """A partition.  Raises FileResultLostError: the file is not there, or is damaged."""
+        return self._partitions.open(_ROWS, name)
+
+    def note_taken(self, batches: int) -> None:
+        """So many are taken."""
+        self._directory.write_json(_TAKEN, {"version": _VERSION, "batches": batches})
+
+    def forget(self, below: int) -> None:
+        """Nobody asks for batches below that any more; their rows stay."""
+        selector = pyarrow.fs.FileSelector(self._directory.path, allow_not_found=True)
+        for info in self._directory.files.get_file_info(selector):
+            match = _BATCH.fullmatch(str(info.base_name))
+            if match is not None and int(match[1]) < below:
+                self._delete(str(info.base_name))
+
+    def delete(self, name: str) -> None:
+        """A partition whose rows nobody reads any more; fine when it is not there."""
+        self._delete(f"{_ROWS}/{name}")
+
+    def _delete(self, path: str) -> None:
+        try:
+            self._directory.files.delete_file(f"{self._directory.path}/{path}")
+        except FileNotFoundError:
+            return
+
+    # --- the end of reading -----------------------------------------------------------------------
+
+    def note_reader_ended(self, execution: str, subtask: int, parallelism: int) -> None:
+        """In this execution of the stream, this one of so many readers reads no more."""
+        name = _reader(execution, subtask)
+        self._directory.write_json(name, {"version": _VERSION, "parallelism": parallelism})
+
+    def is_read_no_more(self, execution: str) -> bool:
+        """Whether all readers of the execution have ended."""
+        first = self._directory.read_json(_reader(execution, 0))
+        return first is not None and all(
+            self._directory.read_json(_reader(execution, subtask)) is not None
+            for subtask in range(1, first["parallelism"])
+        )
+
+
+def _name(batch_id: int) -> str:
+    return f"batch-{batch_id:012d}.json"
+
+
+def _reader(execution: str, subtask: int) -> str:
+    return f"_ended-{execution}-{subtask}.json"
+
+
+def _without_version(content: dict[str, int]) -> dict[str, int]:
+    return {key: value for key, value in content.items() if key != "version"}

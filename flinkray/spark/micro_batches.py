@@ -1,0 +1,192 @@
+"""A streaming DataFrame that a stream reads: its micro-batches are published as they are computed.
+
+Spark notes in its checkpoint, before it computes a micro-batch, which rows of its sources are in
+it, and after the batch was published that it was.  Whoever goes on computes the batch in between
+again, of the same rows.  If it was published, it is not published again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from flinkray.core.errors import ConfigurationError, FlinkRayError
+from flinkray.file_results import MicroBatch, PublishedBatches, PublishedPartition
+from flinkray.scheduler.shared.spark_reports import SparkResult
+from flinkray.spark.publishing import arrow_schema, written_partitions
+from flinkray.spark.result import InvalidStageResultError, described
+from flinkray.spark.user_code import SparkFunction
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+logger = logging.getLogger(__name__)
+
+MOST_WAITING = 16
+"""Micro-batches that are published and that no task has taken yet; Spark waits then."""
+
+LOOK_INTERVAL = 0.2
+"""Seconds between two looks at what the stream does."""
+
+AS_SOON_AS_POSSIBLE: Mapping[str, object] = {"processingTime": "0 seconds"}
+_TRIGGERS = ("processingTime", "availableNow", "once")
+_OUTPUT_MODES = ("append", "update")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamedFrame:
+    """What the user's function has returned, and how it is to be run."""
+
+    returned: Any
+    trigger: Mapping[str, object]
+    output_mode: str
+
+
+def streamed(
+    function: SparkFunction, trigger: Mapping[str, object] | None, output_mode: str
+) -> SparkFunction:
+    """
+    Raises:
+        ConfigurationError: there is no such trigger, or no such output mode.
+    """
+    chosen = AS_SOON_AS_POSSIBLE if trigger is None else dict(trigger)
+    if len(chosen) != 1 or not chosen.keys() <= set(_TRIGGERS):
+        raise ConfigurationError(
+            f"trigger is {trigger!r}: give one of {', '.join(_TRIGGERS)}, as PySpark's "
+            "DataStreamWriter.trigger takes it, {'processingTime': '1 second'} for instance"
+        )
+    if output_mode not in _OUTPUT_MODES:
+        raise ConfigurationError(
+            f"output_mode is {output_mode!r}: it is one of {', '.join(_OUTPUT_MODES)}.  (In the "
+            "mode 'complete' each micro-batch would repeat all rows, which a stream would count "
+            "again)"
+        )
+
+    def run(spark: Any) -> StreamedFrame:
+        return StreamedFrame(function(spark), chosen, output_mode)
+
+    return run
+
+
+def publish_stream(
+    frame: StreamedFrame, location: str, execution: str, stopping: threading.Event
+) -> SparkResult:
+    """Run the query, and publish its micro-batches, until it ends, nobody reads it any more, or
+    the stage is to stop.
+
+    Args:
+        execution: of the stream that reads it.
+
+    Raises:
+        InvalidStageResultError: no streaming DataFrame was returned.
+        UnsupportedSparkTypeError: a stream cannot read it.
+        MicroBatchColumnsError: an earlier attempt has published other columns.
+        FlinkRayError, OSError: a micro-batch could not be published.
+        StreamingQueryException: the query failed.
+    """
+    streaming = _streaming(frame.returned)
+    batches = PublishedBatches(location)
+    publisher = _Publisher(batches, arrow_schema(streaming.schema), execution, stopping)
+    batches.begin(streaming.schema.simpleString())
+    query = (
+        streaming.writeStream.foreachBatch(publisher)
+        .outputMode(frame.output_mode)
+        .option("checkpointLocation", f"{location}/_spark")
+        .trigger(**frame.trigger)
+        .start()
+    )
+    from pyspark.errors import StreamingQueryException
+
+    try:
+        while not query.awaitTermination(LOOK_INTERVAL):  # type: ignore[arg-type]  # also fractions
+            if publisher.is_over():
+                query.stop()
+    except StreamingQueryException:
+        if publisher.error is None:
+            raise
+        if not isinstance(publisher.error, _NoMoreWantedError):
+            raise publisher.error from None
+    if not publisher.is_over():
+        batches.end()
+    return SparkResult(None, batches.progress().rows, streaming.schema.json())
+
+
+def _streaming(returned: Any) -> DataFrame:
+    from pyspark.sql import DataFrame
+
+    if not isinstance(returned, DataFrame):
+        raise InvalidStageResultError(
+            f"the function returned {described(returned)}; a stream reads the rows of a "
+            "pyspark.sql.DataFrame: return one"
+        )
+    if not returned.isStreaming:
+        raise InvalidStageResultError(
+            "the function returned a bounded DataFrame, and from_spark_stream reads streaming "
+            "ones: call from_spark, or read with spark.readStream instead of spark.read"
+        )
+    return returned
+
+
+class _NoMoreWantedError(FlinkRayError):
+    """Raised in a micro-batch, so that Spark does not take it for done."""
+
+
+class _Publisher:
+    """For ``foreachBatch``; called in another thread than it is made in."""
+
+    def __init__(
+        self,
+        batches: PublishedBatches,
+        schema: pa.Schema,
+        execution: str,
+        stopping: threading.Event,
+    ) -> None:
+        self._batches = batches
+        self._schema = schema
+        self._execution = execution
+        self._stopping = stopping
+        self.error: BaseException | None = None
+        """What a call has raised.  Spark tells of it as text only."""
+
+    def is_over(self) -> bool:
+        """Whether nobody wants another micro-batch."""
+        return self._stopping.is_set() or self._batches.is_read_no_more(self._execution)
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        with ExitStack() as calling:
+            calling.push(self._note)
+            if self._batches.is_published(batch_id):
+                logger.info("micro-batch %d was published before", batch_id)
+                return
+            self._wait_for_room()
+            write = partial(_write, self._batches.location, self._schema)
+            partitions = [it for it in written_partitions(frame, write) if it.rows]
+            self._batches.publish(MicroBatch(batch_id, tuple(partitions)))
+
+    def _wait_for_room(self) -> None:
+        while self._batches.waiting() >= MOST_WAITING:
+            if self.is_over():
+                raise _NoMoreWantedError("the stream takes no more micro-batches")
+            self._stopping.wait(LOOK_INTERVAL)
+
+    def _note(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.error = error
+
+
+def _write(
+    location: str, schema: pa.Schema, number: int, batches: Iterable[pa.RecordBatch]
+) -> PublishedPartition:
+    return PublishedBatches(location).write(number, schema, batches)

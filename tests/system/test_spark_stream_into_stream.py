@@ -1,0 +1,172 @@
+"""Streams that read a streaming query of Spark, on a real cluster: each row counts once, whatever
+dies meanwhile."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import flinkray
+from flinkray.client import ClusterClient
+from flinkray.client.ray_runtime import cluster_namespace
+from flinkray.core.errors import JobExecutionError
+from flinkray.datastream import (
+    Configuration,
+    MapFunction,
+    RuntimeContext,
+    StreamExecutionEnvironment,
+    Types,
+)
+from flinkray.scheduler.shared.states import JobStatus
+from flinkray.testing.waiting import wait_until
+from tests.system.observer import assert_leaves_no_traces, kill, live_actors
+
+pytestmark = [pytest.mark.ray, pytest.mark.spark]
+
+CLUSTER_ID = "spark-stream"
+CONFIGURATION = {
+    "taskmanager.numberOfTaskSlots": "2",
+    "taskmanager.cpu.cores": "0.5",
+    "taskmanager.memory": "200m",
+    "restart-strategy.type": "fixed-delay",
+    "restart-strategy.fixed-delay.attempts": "100",
+    "restart-strategy.fixed-delay.delay": "100 ms",
+}
+ROWS = 100
+"""Of a file."""
+END = 600.0
+"""Seconds within which something happens, also on a busy machine."""
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    ray_cluster: object, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ClusterClient]:
+    configuration = {**CONFIGURATION, "storage.dir": str(tmp_path_factory.mktemp("storage"))}
+    with flinkray.connect(cluster_id=CLUSTER_ID, configuration=configuration) as client:
+        yield client
+
+
+def files_of(folder: Path) -> Callable[[Any], Any]:
+    """One in each micro-batch, in four partitions."""
+
+    def read(spark: Any) -> Any:
+        files = spark.readStream.schema("n long").option("maxFilesPerTrigger", 1)
+        return files.parquet(str(folder)).repartition(4)
+
+    return read
+
+
+def add_files(folder: Path, first: int, last: int) -> None:
+    folder.mkdir(exist_ok=True)
+    for number in range(first, last):
+        numbers = pa.array(range(number * ROWS, (number + 1) * ROWS))
+        unfinished = folder.parent / f"{number}.unfinished"
+        pq.write_table(pa.table({"n": numbers}), unfinished)
+        unfinished.rename(folder / f"{number:03d}.parquet")
+
+
+class Noted(MapFunction[Any, int]):
+    """Leaves the ids of its processes behind."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._folder.mkdir(exist_ok=True)
+        (self._folder / str(os.getpid())).touch()
+
+    def map(self, value: Any) -> int:
+        number: int = value["n"]
+        return number
+
+
+def environment(cluster: ClusterClient) -> StreamExecutionEnvironment:
+    return StreamExecutionEnvironment.get_execution_environment(cluster=cluster).set_parallelism(2)
+
+
+def pids(kind: str) -> list[int]:
+    namespace = cluster_namespace(CLUSTER_ID)
+    found = (a for a in live_actors() if a.namespace == namespace and a.kind == kind)
+    return [actor.pid for actor in found if actor.pid]
+
+
+def collected(results: Iterator[int], into: list[int]) -> None:
+    for number in results:
+        into.append(number)
+
+
+def test_each_row_counts_once_although_a_driver_and_a_task_are_killed_and_the_job_is_stopped(
+    cluster: ClusterClient, tmp_path: Path
+) -> None:
+    """The query ends with the stream."""
+    env = environment(cluster)
+    env.enable_checkpointing(300)
+    source = env.from_spark_stream(files_of(tmp_path / "files"), source_name="files", memory="1g")
+    numbers = source.uid("files").map(Noted(tmp_path / "pids"), Types.LONG()).uid("numbers")
+    add_files(tmp_path / "files", 0, 2)
+    results = numbers.execute_and_collect()
+    job = cluster.job(results.job_id)
+    found: list[int] = []
+
+    def come(files: int) -> None:
+        def there() -> bool:
+            return reading.done() or len(found) >= files * ROWS
+
+        wait_until(there, END, f"the rows of {files} files")
+
+    with ThreadPoolExecutor(1) as pool:
+        reading: Future[None] = pool.submit(collected, results, found)
+        come(2)
+        task = next((tmp_path / "pids").iterdir()).name
+        kill(int(task))
+        add_files(tmp_path / "files", 2, 4)
+        come(4)
+        (driver,) = pids("SparkDriver")
+        kill(driver)
+        add_files(tmp_path / "files", 4, 6)
+        come(6)
+        job.stop_with_savepoint(str(tmp_path / "savepoint"))
+        reading.result(timeout=END)
+
+    assert job.wait(END) is JobStatus.FINISHED
+    assert sorted(found) == list(range(6 * ROWS))
+    assert {pid.name for pid in (tmp_path / "pids").iterdir()} > {task}
+    assert_leaves_no_traces(results.job_id)
+
+
+def test_a_query_that_ends_ends_the_stream(cluster: ClusterClient, tmp_path: Path) -> None:
+    """Without checkpoints."""
+    add_files(tmp_path / "files", 0, 3)
+    source = environment(cluster).from_spark_stream(
+        files_of(tmp_path / "files"), trigger={"availableNow": True}, memory="1g"
+    )
+    numbers = source.map(lambda row: row["n"], Types.LONG())
+    assert sorted(numbers.execute_and_collect()) == list(range(3 * ROWS))
+
+
+def test_an_error_in_a_micro_batch_fails_the_job_with_its_own_text(
+    cluster: ClusterClient, tmp_path: Path
+) -> None:
+    def broken(spark: Any) -> Any:
+        from pyspark.sql import functions
+
+        def digest(number: int) -> int:
+            raise ValueError(f"cannot digest {number}")
+
+        digested = functions.udf(digest, "long")("n")
+        return files_of(tmp_path / "files")(spark).where("n = 7").select(digested.alias("n"))
+
+    add_files(tmp_path / "files", 0, 1)
+    env = environment(cluster)
+    env.configure(Configuration().set_string("restart-strategy.type", "none"))
+    env.from_spark_stream(broken, memory="1g").print()
+    with pytest.raises(JobExecutionError, match="ValueError: cannot digest 7"):
+        env.execute("broken")
