@@ -1,6 +1,7 @@
 """Which tests run in which process, where ``--dist`` has several of them run the tests: those that
 share a Ray are in one or, with Spark on it, in one, too; the rest goes to whoever has nothing else,
-a file at a time.  Files of few tests come last, among them those that start a Ray of their own."""
+a file at a time.  What takes longest comes first, so that all processes end at about the same time:
+after these two, files that start a Ray of their own."""
 
 from __future__ import annotations
 
@@ -18,6 +19,8 @@ ON_A_CLUSTER = re.compile(r"\bmark\.(ray|ray_up)\b")
 WITH_SPARK = re.compile(r"\bmark\.spark\b")
 OWN_RAY = re.compile(r"\bmark\.own_ray\b")
 """Marker of files whose tests need nothing of the Ray that the others share."""
+SPARK_ON_A_CLUSTER = "Spark on a cluster"
+ON_RAY = "on a cluster"
 ALSO = ("tests/actors/task_executor/test_process_watch.py",)
 """Looks for processes that others have left behind, so nobody may leave any meanwhile."""
 
@@ -26,10 +29,21 @@ class ByPlace(LoadScopeScheduling):  # type: ignore[misc]
     """The process that hands tests out knows their ids, and nothing else of them."""
 
     def _split_scope(self, nodeid: str) -> str:
-        path = nodeid.partition("::")[0]
-        if "[ray" not in nodeid and not _needs_ray(path):
-            return path
-        return "Spark on a cluster" if _has(WITH_SPARK, path) else "on a cluster"
+        return _place(nodeid)
+
+
+def _place(nodeid: str) -> str:
+    path = nodeid.partition("::")[0]
+    if "[ray" not in nodeid and not _needs_ray(path):
+        return path
+    return SPARK_ON_A_CLUSTER if _has(WITH_SPARK, path) else ON_RAY
+
+
+def _rank(nodeid: str) -> int:
+    place = _place(nodeid)
+    if place in (SPARK_ON_A_CLUSTER, ON_RAY):
+        return (SPARK_ON_A_CLUSTER, ON_RAY).index(place)
+    return 2 if _has(OWN_RAY, place) else 3
 
 
 @cache
@@ -37,10 +51,17 @@ def _needs_ray(path: str) -> bool:
     return path in ALSO or (_has(ON_A_CLUSTER, path) and not _has(OWN_RAY, path))
 
 
+@cache
 def _has(marker: re.Pattern[str], path: str) -> bool:
     return marker.search((ROOT / path).read_text("utf-8")) is not None
 
 
 @pytest.hookimpl(optionalhook=True)  # as there may be no pytest-xdist, or it is switched off
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByPlace:
+    config.option.loadscopereorder = False  # by number of tests, which says little
     return ByPlace(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: _rank(item.nodeid))

@@ -96,19 +96,22 @@ def publish_stream(
     batches = PublishedBatches(location)
     publisher = _Publisher(batches, arrow_schema(streaming.schema), execution, stopping)
     batches.begin(streaming.schema.simpleString())
+    trigger: Any = frame.trigger
     query = (
         streaming.writeStream.foreachBatch(publisher)
         .outputMode(frame.output_mode)
         .option("checkpointLocation", f"{location}/_spark")
-        .trigger(**frame.trigger)
+        .trigger(**trigger)
         .start()
     )
     from pyspark.errors import StreamingQueryException
 
+    while query.isActive:
+        if publisher.is_over():
+            query.stop()
+        stopping.wait(LOOK_INTERVAL)
     try:
-        while not query.awaitTermination(LOOK_INTERVAL):  # type: ignore[arg-type]  # also fractions
-            if publisher.is_over():
-                query.stop()
+        query.awaitTermination()
     except StreamingQueryException:
         if publisher.error is None:
             raise

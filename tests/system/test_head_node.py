@@ -90,6 +90,11 @@ def actors_on(node: RayNode) -> list[str]:
     return sorted(name for name in programs - OF_RAY if name.startswith("ray::"))
 
 
+def said(nodes: RayNodes) -> str:
+    """What processes of jobs and masters have logged."""
+    return " ".join(log.read_text() for log in nodes.logs("worker-*.err"))
+
+
 def entries(diary: Path) -> list[tuple[float, int]]:
     """When each number came, in order."""
     lines = [line.split() for path in diary.iterdir() for line in path.read_text().splitlines()]
@@ -133,9 +138,13 @@ def test_a_job_runs_on_while_the_head_is_away_and_new_clients_find_it(
     assert "nothing answers at the Ray address" in nobody.stderr
     before = newest(checkpoints)
     wait_until(
-        lambda: newest(checkpoints) > before + 1 and time.time() > killed + AWAY,
+        lambda: (
+            newest(checkpoints) > before + 1
+            and time.time() > killed + AWAY
+            and "Ray's head has not answered for " in said(nodes)
+        ),
         LIMIT + AWAY,
-        "checkpoints while the head is away",
+        "checkpoints, and a word of it, while the head is away",
     )
     assert set(actors_on(worker)) >= set(running)
     nodes.start_head(of_head, "--num-cpus=0")
@@ -151,9 +160,7 @@ def test_a_job_runs_on_while_the_head_is_away_and_new_clients_find_it(
     assert len(list(diary.iterdir())) == 2, "a subtask was started twice"
     complete = sorted(number for when, number in came if when < back)
     assert complete[:-1] == list(range(len(complete) - 1))
-    told = " ".join(log.read_text() for log in nodes.logs("worker-*.err"))
-    assert "Ray's head has not answered for 5 s" in told
-    assert "Ray's head answers again" in told
+    assert "Ray's head answers again" in said(nodes)
     gap, usual = longest_gap(came, killed, back), longest_gap(came, came[0][0], killed)
     print(  # noqa: T201
         f"head away for {back - killed:.1f} s: longest gap between two records {1000 * gap:.0f} ms "

@@ -112,7 +112,7 @@ def test_each_row_counts_once_although_a_driver_and_a_task_are_killed_and_the_jo
     source = env.from_spark_stream(files_of(tmp_path / "files"), source_name="files", memory="1g")
     numbers = source.uid("files").map(Noted(tmp_path / "pids"), Types.LONG()).uid("numbers")
     add_files(tmp_path / "files", 0, 2)
-    results = numbers.execute_and_collect()
+    results: Any = numbers.execute_and_collect()
     job = cluster.job(results.job_id)
     found: list[int] = []
 

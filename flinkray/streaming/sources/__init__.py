@@ -11,4 +11,5 @@ __all__ = [
     "source",
     "source_progress",
     "spark",
+    "spark_stream",
 ]

@@ -234,7 +234,7 @@ class Run:
 
     def poll(self, number: int) -> None:
         number %= self.parallelism
-        polled = self.readers[number].poll(1)
+        polled: Any = self.readers[number].poll(1)
         if not isinstance(polled, NoRecords):
             self.seen += polled.batch["n"].to_pylist()
         self.ask(number)

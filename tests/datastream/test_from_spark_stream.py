@@ -1,0 +1,113 @@
+"""Programs that read streaming queries of Spark, as they become jobs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import flinkray
+from flinkray.actors.shared.chain_code import BATCHES_OF
+from flinkray.core.errors import ConfigurationError
+from flinkray.datastream import StreamExecutionEnvironment, Types
+from flinkray.datastream.execution_mode import RuntimeExecutionMode
+from flinkray.scheduler.graph.job_graph import SPARK
+from flinkray.scheduler.graph.validation import validate
+from flinkray.spark.gateway import PUBLISHED, RESULT_KIND
+from flinkray.spark.micro_batches import AS_SOON_AS_POSSIBLE, StreamedFrame
+from flinkray.spark.user_code import UserCodeError, load_function
+from flinkray.streaming.errors import OperatorError, StreamError
+
+
+def rates(spark: Any) -> Any:
+    return spark.readStream.format("rate").load()
+
+
+def test_the_stage_is_a_vertex_of_the_job_that_the_tasks_which_read_it_know() -> None:
+    env = StreamExecutionEnvironment().set_parallelism(2)
+    stream = env.from_spark_stream(
+        rates, executors=3, cpu=2, memory="2g", source_name="rates", trigger={"availableNow": True}
+    )
+    stream.key_by(lambda row: row["value"]).map(str).print()
+
+    job = env._job(env.get_stream_graph())
+
+    validate(job)
+    stage, *others = job.vertices
+    assert (stage.invokable.kind, stage.name, stage.parallelism) == (SPARK, "Spark: rates", 3)
+    assert (stage.slot_profile.cpu, stage.slot_profile.memory) == (2, 2 * 2**30)
+    assert stage.invokable.configuration == {RESULT_KIND: PUBLISHED}
+    told = [vertex.invokable.configuration.get(BATCHES_OF) for vertex in others]
+    assert told == [str(stage.vertex_id), None]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "trigger", "output_mode"),
+    [
+        ({}, AS_SOON_AS_POSSIBLE, "append"),
+        ({"trigger": {"once": True}, "output_mode": "update"}, {"once": True}, "update"),
+    ],
+)
+def test_how_the_query_is_to_run_travels_with_the_function(
+    arguments: dict[str, Any], trigger: dict[str, object], output_mode: str
+) -> None:
+    env = StreamExecutionEnvironment()
+    function: Any = lambda spark: [spark]  # noqa: E731
+    env.from_spark_stream(function, **arguments).print()
+    (stage, _) = env._job(env.get_stream_graph()).vertices
+    assert isinstance(stage.invokable.code, bytes)
+    returned = load_function(stage.invokable.code)("session")
+    assert returned == StreamedFrame(["session"], trigger, output_mode)
+
+
+def test_a_declared_type_is_that_of_the_stream() -> None:
+    kind = Types.ROW_NAMED(["value"], [Types.LONG()])
+    assert StreamExecutionEnvironment().from_spark_stream(rates, type_info=kind).get_type() == kind
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"memory": 0}, "too small for a Spark executor"),
+        ({"executors": 0}, "from_spark_stream takes at least one executor"),
+        ({"spark_conf": {"spark.master": "local"}}, "spark.master"),
+        ({"trigger": {"continuous": "1 second"}}, "give one of processingTime, availableNow, once"),
+        ({"trigger": {}}, "give one of"),
+        ({"trigger": {"once": True, "availableNow": True}}, "give one of"),
+        ({"output_mode": "complete"}, "would repeat all rows"),
+        ({"output_mode": "Append"}, "one of append, update"),
+    ],
+)
+def test_what_is_not_acceptable_is_refused_by_name(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigurationError, match=text.replace(".", r"\.")):
+        StreamExecutionEnvironment().from_spark_stream(rates, **arguments)
+
+
+def test_what_is_no_function_is_refused() -> None:
+    frame: Any = "a frame"
+    with pytest.raises(UserCodeError, match="from_spark_stream takes a function of a SparkSession"):
+        StreamExecutionEnvironment().from_spark_stream(frame)
+
+
+def test_it_has_no_end_for_batch_mode() -> None:
+    env = StreamExecutionEnvironment().set_runtime_mode(RuntimeExecutionMode.BATCH)
+    env.from_spark_stream(rates).print()
+    with pytest.raises(StreamError, match="batch mode needs bounded sources"):
+        env.get_stream_graph()
+
+
+def test_in_one_process_it_is_refused_with_the_way_out() -> None:
+    env = StreamExecutionEnvironment()
+    env.from_spark_stream(rates, source_name="rates").print()
+    with pytest.raises(
+        (StreamError, OperatorError), match=r"'rates' runs in the slots of a cluster"
+    ):
+        env.execute()
+
+
+def test_in_a_stage_of_a_batch_job_it_is_refused() -> None:
+    def reads(env: StreamExecutionEnvironment) -> None:
+        env.from_spark_stream(rates).print()
+
+    with pytest.raises(StreamError, match="batch mode needs bounded sources"):
+        flinkray.BatchJob("stages").stream(reads)
