@@ -20,6 +20,7 @@ from flinkray.scheduler.job.job_scheduler_actions import StartCoordinator
 from flinkray.spark.gateway import (
     EPOCHS,
     PUBLISHED,
+    THROUGH,
     RESULT_KIND,
     SparkDriverGateway,
     SparkStageDescriptor,
@@ -82,10 +83,10 @@ class SparkDriverProcess(CoordinatorProcess):
         storage = self._services.arguments.storage_dir
         kind = configuration.pop(RESULT_KIND, None)
         published, epochs = (
-            location_of(storage, graph.job_id, vertex.vertex_id) if kind == wanted else None
+            location_of(storage, graph.job_id, vertex.vertex_id) if kind in wanted else None
             for location_of, wanted in (
-                (published_location, PUBLISHED),
-                (epochs_location, EPOCHS),
+                (published_location, (PUBLISHED, THROUGH)),
+                (epochs_location, (EPOCHS, THROUGH)),
             )
         )
         return SparkStageDescriptor(

@@ -17,7 +17,7 @@ from flinkray.scheduler.graph.job_graph import (
     RestartStrategy,
 )
 from flinkray.scheduler.graph.validation import validate
-from flinkray.spark.gateway import EPOCHS, PUBLISHED, RESULT_KIND
+from flinkray.spark.gateway import EPOCHS, PUBLISHED, RESULT_KIND, THROUGH
 from flinkray.spark.micro_batches import streamed
 from flinkray.spark.session import refuse_owned, split_memory
 from flinkray.spark.user_code import (
@@ -134,21 +134,27 @@ def epochs_spark_stage(
     cpu: float,
     memory: int | str,
     spark_conf: Mapping[str, object] | None,
+    is_read: bool = False,
 ) -> JobVertex:
     """A Spark stage whose function is given the epochs of a stream of the same job.
+
+    Args:
+        is_read: whether a stream reads what it makes of them.
 
     Raises:
         ConfigurationError: an argument is not acceptable; the text names it.
         UserCodeError: the function cannot be sent to the cluster.
     """
+    called = "through_spark" if is_read else "to_spark"
     if executors < 1:
-        raise ConfigurationError(f"to_spark takes at least one executor, got {executors!r}")
+        raise ConfigurationError(f"{called} takes at least one executor, got {executors!r}")
     if not callable(function):
         raise UserCodeError(
-            "to_spark takes a function of a DataFrame and the id of a checkpoint, not "
+            f"{called} takes a function of a DataFrame and the id of a checkpoint, not "
             f"{type(function).__name__}: {function!r}"
         )
-    return _stage_beside_streams(function, name, executors, cpu, memory, spark_conf, EPOCHS)
+    kind = THROUGH if is_read else EPOCHS
+    return _stage_beside_streams(function, name, executors, cpu, memory, spark_conf, kind)
 
 
 def _stage_beside_streams(

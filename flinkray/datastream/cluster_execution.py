@@ -74,11 +74,12 @@ def job_of(
 
 
 def spark_stages_of(graph: StreamGraph) -> list[JobVertexID]:
-    """Those that sources of the program read, and those that take epochs of its streams."""
+    """Those that sources of the program read, and those that take epochs of its streams; each once,
+    whether it does one or both."""
     heads = (node.operator for node in graph.nodes)
     sources = (head.source for head in heads if isinstance(head, SourceOperator))
     read = [source.vertex_id for source in sources if isinstance(source, SparkSource)]
-    return [*read, *_stages_that_take_epochs(graph)]
+    return list(dict.fromkeys([*read, *_stages_that_take_epochs(graph)]))
 
 
 def _stages_that_take_epochs(graph: StreamGraph) -> list[JobVertexID]:

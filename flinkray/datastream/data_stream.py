@@ -466,13 +466,54 @@ class DataStream(StreamSettings):
         """
         from flinkray.client.job_builder import epochs_spark_stage
 
+        stage = epochs_spark_stage(function, name, executors, cpu, memory, spark_conf)
+        return self._into_stage(stage, name)
+
+    def through_spark(
+        self,
+        function: SparkEpochFunction,
+        watermark_strategy: WatermarkStrategy | None = None,
+        name: str = "Spark",
+        type_info: TypeInformation | None = None,
+        *,
+        executors: int = 1,
+        cpu: float = 1,
+        memory: int | str = "1g",
+        spark_conf: Mapping[str, object] | None = None,
+    ) -> DataStream:
+        """Have Spark make something of the rows of each checkpoint, when it is complete: the stream
+        of the rows of the DataFrames that ``function(dataframe, checkpoint_id)`` returns, in batches
+        of columns.
+
+        The function runs in the slots of the job, beside the program, and is called for one
+        checkpoint after the other.  All of its DataFrames have the same columns.  See
+        docs/spark.md.
+
+        Args:
+            watermark_strategy: of the stream that comes back, which has no timestamps by itself.
+            type_info: what its rows are to be, if that is not what the columns are.
+            executors: Spark executors, each in a slot of its own.
+            cpu: cores of each of these slots.
+            memory: of each, as ``"1500m"``, ``"2g"`` or bytes.
+            spark_conf: Spark properties; those that flinkray sets itself are refused.
+
+        Raises:
+            ConfigurationError: an argument is not acceptable; the text names it.
+            UserCodeError: the function cannot be sent to the cluster.
+            SinkError: Spark knows no such type as a column of the stream's declared type has.
+        """
+        from flinkray.client.job_builder import epochs_spark_stage
+
+        stage = epochs_spark_stage(function, name, executors, cpu, memory, spark_conf, is_read=True)
+        self._into_stage(stage, name)
+        return self._env.from_streaming_stage(stage, watermark_strategy, name, type_info)
+
+    def _into_stage(self, stage: JobVertex, name: str) -> DataStreamSink:
         declared = None if self._stream.type_info is None else self._stream.type_info.to_arrow()
         if declared is not None:
             check_columns(schema_of(declared))
-        stage = epochs_spark_stage(function, name, executors, cpu, memory, spark_conf)
         self._env.add_spark_stage(stage)
-        sink = SparkEpochSink(stage.vertex_id, name)
-        operator = SinkWriterOperator(sink, self._stream.type_info)
+        operator = SinkWriterOperator(SparkEpochSink(stage.vertex_id, name), self._stream.type_info)
         return self.end_with(f"Sink: {name}: Writer", operator)
 
     def print(self, sink_identifier: str | None = None) -> DataStreamSink:

@@ -225,8 +225,18 @@ class StreamExecutionEnvironment(StreamProgram):
         stage = streaming_spark_stage(
             function, source_name, executors, cpu, memory, spark_conf, trigger, output_mode
         )
+        return self.from_streaming_stage(stage, watermark_strategy, source_name, type_info)
+
+    def from_streaming_stage(
+        self,
+        stage: JobVertex,
+        watermark_strategy: WatermarkStrategy | None,
+        name: str,
+        type_info: TypeInformation | None,
+    ) -> DataStream:
+        """What a Spark stage publishes in micro-batches; the stage is added to the job."""
         source = SparkStreamSource
-        return self._from_stage(source, stage, watermark_strategy, source_name, type_info)
+        return self._from_stage(source, stage, watermark_strategy, name, type_info)
 
     def _from_stage(
         self,

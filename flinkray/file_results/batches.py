@@ -38,6 +38,8 @@ class BatchProgress(NamedTuple):
 
     batches: int = 0
     rows: int = 0
+    origin: int = -1
+    """Of the last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,8 @@ class MicroBatch:
     batch_id: int
     partitions: tuple[PublishedPartition, ...]
     """Those that have rows."""
+    origin: int = -1
+    """What it was computed of, if that has a number; higher than that of the batch before."""
 
     @property
     def rows(self) -> int:
@@ -92,7 +96,7 @@ class PublishedBatches:
     def publish(self, batch: MicroBatch) -> None:
         """May be done again, with the same rows."""
         partitions = [(one.number, one.rows, one.name) for one in batch.partitions]
-        content = {"version": _VERSION, "partitions": partitions}
+        content = {"version": _VERSION, "partitions": partitions, "origin": batch.origin}
         self._directory.write_json(_name(batch.batch_id), content)
         self._count(batch)
 
@@ -103,6 +107,7 @@ class PublishedBatches:
                 "version": _VERSION,
                 "batches": batch.batch_id + 1,
                 "rows": so_far.rows + batch.rows,
+                "origin": batch.origin,
             }
             self._directory.write_json(_PUBLISHED, content)
 
@@ -114,6 +119,13 @@ class PublishedBatches:
         if batch is not None:  # its writer died before it had counted it
             self._count(batch)
         return batch is not None
+
+    def next_batch(self) -> tuple[int, int]:
+        """The number of the batch that is to be published next, and the origin of the last one."""
+        while self.is_published(self.progress().batches):
+            pass
+        so_far = self.progress()
+        return so_far.batches, so_far.origin
 
     def progress(self) -> BatchProgress:
         """How many were published so far."""
@@ -142,7 +154,7 @@ class PublishedBatches:
         if content is None:
             return None
         partitions = tuple(PublishedPartition(*partition) for partition in content["partitions"])
-        return MicroBatch(batch_id, partitions)
+        return MicroBatch(batch_id, partitions, content["origin"])
 
     def open(self, name: str) -> pa.RecordBatchFileReader:
         """A partition.  Raises FileResultLostError: the file is not there, or is damaged."""

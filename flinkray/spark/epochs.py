@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -37,16 +38,48 @@ def handed_over_before(location: str, execution: str) -> SparkResult | None:
     return None if epochs.published(done.checkpoint_id) else _result(done)
 
 
+class EpochTaker(ABC):
+    """What becomes of an epoch."""
+
+    def is_taken(self, epoch: Epoch) -> bool:
+        """Whether nothing is left to be done, as another one has died when it had done that."""
+        return False
+
+    @abstractmethod
+    def take(self, returned: object, epoch: Epoch) -> None:
+        """*returned*: by the user's function.
+
+        Raises:
+            InvalidStageResultError: it is not to return that.
+        """
+
+    def end(self) -> None:
+        """No epoch follows."""
+
+
+class WritesItself(EpochTaker):
+    """The function has written what it wants to be written."""
+
+    def take(self, returned: object, epoch: Epoch) -> None:
+        if returned is not None:
+            raise InvalidStageResultError(
+                f"the function returned {described(returned)}; what it is given by to_spark it "
+                "has to write itself, and returns None"
+            )
+
+
 class EpochHandOver:
     """Of one attempt of a stage; used by one thread.
 
     Args:
         execution: of the stream.
+        taker: what becomes of each.
     """
 
-    def __init__(self, location: str, execution: str) -> None:
+    def __init__(self, location: str, execution: str, taker: EpochTaker) -> None:
         self._epochs = Epochs(location)
         self._execution = execution
+        self._taker = taker
         self._at: Epoch | None = None
         """The one that the function has been given."""
 
@@ -60,7 +93,7 @@ class EpochHandOver:
 
         Raises:
             EpochColumnsError: rows of an epoch differ in their columns.
-            InvalidStageResultError: the function has returned something.
+            InvalidStageResultError: the function has returned what it is not to return.
             FileResultLostError: rows of an epoch are gone.
         """
         done = self._epochs.last_done()
@@ -70,10 +103,12 @@ class EpochHandOver:
             for epoch in found:
                 if stopping.is_set():
                     break
-                self._hand_over(read, function, epoch)
+                if not self._taker.is_taken(epoch):
+                    self._hand_over(read, function, epoch)
                 done = self._epochs.note_done(epoch, done)
                 self._epochs.forget(done)
             if is_ended and not found:
+                self._taker.end()
                 break
             if not found:
                 stopping.wait(LOOK_INTERVAL)
@@ -83,11 +118,7 @@ class EpochHandOver:
         logger.info("checkpoint %d: %d rows", epoch.checkpoint_id, epoch.rows)
         self._at = epoch
         returned: object = function(read(*self._paths(epoch)), epoch.checkpoint_id)
-        if returned is not None:
-            raise InvalidStageResultError(
-                f"the function returned {described(returned)}; what it is given by to_spark it "
-                "has to write itself, and returns None"
-            )
+        self._taker.take(returned, epoch)
         self._at = None
 
     def _paths(self, epoch: Epoch) -> list[str]:

@@ -33,11 +33,13 @@ class SparkStageInput:
 
 
 RESULT_KIND = "flinkray.result"
-"""In the configuration of a Spark invokable: PUBLISHED, EPOCHS, or nothing."""
+"""In the configuration of a Spark invokable: PUBLISHED, EPOCHS, THROUGH, or nothing."""
 PUBLISHED = "published"
 """The partitions of its result are read by a stream, while it runs."""
 EPOCHS = "epochs"
 """It has no result: its function is given the epochs of a stream."""
+THROUGH = "through"
+"""Its function is given the epochs of a stream, and what it makes of them another stream reads."""
 
 
 def attempt_name(vertex_id: JobVertexID, job_master_id: JobMasterId, attempt_number: int) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from flinkray.core.errors import ConfigurationError, FlinkRayError
-from flinkray.file_results import MicroBatch, PublishedBatches, PublishedPartition
+from flinkray.file_results import Epoch, MicroBatch, PublishedBatches, PublishedPartition
 from flinkray.scheduler.shared.spark_reports import SparkResult
-from flinkray.spark.publishing import arrow_schema, written_partitions
+from flinkray.spark.epochs import EpochTaker
+from flinkray.spark.publishing import arrow_schema, bounded, written_partitions
 from flinkray.spark.result import InvalidStageResultError, described
 from flinkray.spark.user_code import SparkFunction
 
@@ -169,16 +170,9 @@ class _Publisher:
             if self._batches.is_published(batch_id):
                 logger.info("micro-batch %d was published before", batch_id)
                 return
-            self._wait_for_room()
-            write = partial(_write, self._batches.location, self._schema)
-            partitions = [it for it in written_partitions(frame, write) if it.rows]
-            self._batches.publish(MicroBatch(batch_id, tuple(partitions)))
-
-    def _wait_for_room(self) -> None:
-        while self._batches.waiting() >= MOST_WAITING:
-            if self.is_over():
-                raise _NoMoreWantedError("the stream takes no more micro-batches")
-            self._stopping.wait(LOOK_INTERVAL)
+            _wait_for_room(self._batches, self._stopping, self.is_over)
+            partitions = _written(frame, self._batches.location, self._schema)
+            self._batches.publish(MicroBatch(batch_id, partitions))
 
     def _note(
         self,
@@ -187,6 +181,48 @@ class _Publisher:
         traceback: TracebackType | None,
     ) -> None:
         self.error = error
+
+
+class EpochsToBatches(EpochTaker):
+    """What the function makes of an epoch is the next micro-batch.
+
+    Args:
+        location: where micro-batches are published.
+    """
+
+    def __init__(self, location: str, stopping: threading.Event) -> None:
+        self._batches = PublishedBatches(location)
+        self._stopping = stopping
+
+    def is_taken(self, epoch: Epoch) -> bool:
+        _, origin = self._batches.next_batch()
+        return origin >= epoch.checkpoint_id
+
+    def take(self, returned: object, epoch: Epoch) -> None:
+        frame = bounded(returned)
+        schema = arrow_schema(frame.schema)
+        self._batches.begin(frame.schema.simpleString())
+        _wait_for_room(self._batches, self._stopping, self._stopping.is_set)
+        batch_id, _ = self._batches.next_batch()
+        partitions = _written(frame, self._batches.location, schema)
+        self._batches.publish(MicroBatch(batch_id, partitions, epoch.checkpoint_id))
+
+    def end(self) -> None:
+        self._batches.end()
+
+
+def _wait_for_room(
+    batches: PublishedBatches, stopping: threading.Event, is_over: Callable[[], bool]
+) -> None:
+    while batches.waiting() >= MOST_WAITING:
+        if is_over():
+            raise _NoMoreWantedError("the stream takes no more micro-batches")
+        stopping.wait(LOOK_INTERVAL)
+
+
+def _written(frame: DataFrame, location: str, schema: pa.Schema) -> tuple[PublishedPartition, ...]:
+    write = partial(_write, location, schema)
+    return tuple(one for one in written_partitions(frame, write) if one.rows)
 
 
 def _write(

@@ -61,7 +61,7 @@ def publish(returned: Any, location: str, attempt_name: str) -> SparkResult:
         UnsupportedSparkTypeError: a stream cannot read it.
         NonDeterministicSourceError: an earlier attempt has published parts of another DataFrame.
     """
-    frame = _bounded(returned)
+    frame = bounded(returned)
     schema = arrow_schema(frame.schema)
     published = PublishedPartitions(location)
     can_be_repeated = is_repeatable(frame)
@@ -79,7 +79,8 @@ def publish(returned: Any, location: str, attempt_name: str) -> SparkResult:
     return SparkResult(None, sum(rows.values()), frame.schema.json())
 
 
-def _bounded(returned: Any) -> DataFrame:
+def bounded(returned: Any) -> DataFrame:
+    """Raises InvalidStageResultError: it is no bounded DataFrame."""
     from pyspark.sql import DataFrame
 
     if not isinstance(returned, DataFrame):

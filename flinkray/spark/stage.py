@@ -19,13 +19,13 @@ from flinkray.scheduler.job.coordinator_events import CoordinatorFailure
 from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress, SparkResult
 from flinkray.spark.application import SparkApplication
 from flinkray.spark.environment import HOST_OPTION, JAVA_HOME_OPTION, RAYDP, check_environment
-from flinkray.spark.epochs import EpochHandOver, handed_over_before
+from flinkray.spark.epochs import EpochHandOver, EpochTaker, WritesItself, handed_over_before
 from flinkray.spark.executor_desk import ExecutorDesk
 from flinkray.spark.executors import ExecutorView
 from flinkray.spark.gateway import SparkStageDescriptor
 from flinkray.spark.host import SparkHost
 from flinkray.spark.inputs import missing_of, read_input
-from flinkray.spark.micro_batches import StreamedFrame, publish_stream
+from flinkray.spark.micro_batches import EpochsToBatches, StreamedFrame, publish_stream
 from flinkray.spark.publishing import finished_before, publish
 from flinkray.spark.ray_cluster import RayContext
 from flinkray.spark.ray_java import check_ray_starts_java
@@ -208,7 +208,11 @@ class SparkStage:
         epochs_location = self._stage.epochs_location
         hand_over = None
         if epochs_location is not None:
-            hand_over = EpochHandOver(epochs_location, self._stage.stream_execution)
+            published = self._stage.published_location
+            taker: EpochTaker = WritesItself()
+            if published is not None:
+                taker = EpochsToBatches(published, self._stopping)
+            hand_over = EpochHandOver(epochs_location, self._stage.stream_execution, taker)
         with outcome:
             self._report_before_stop(session.sparkContext)
             if hand_over is None:

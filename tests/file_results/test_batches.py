@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -51,10 +52,10 @@ def test_a_batch_is_there_when_it_is_published_with_all_its_partitions(
 def test_rows_are_counted_once_however_often_a_batch_is_published(
     batches: PublishedBatches,
 ) -> None:
-    assert batches.progress() == (0, 0)
+    assert batches.progress() == (0, 0, -1)
     for batch_id in (0, 0, 1):
         batches.publish(batch_of(batches, batch_id, [1, 2, 3]))
-    assert batches.progress() == (2, 6)
+    assert batches.progress() == (2, 6, -1)
 
 
 def test_a_batch_whose_writer_died_before_it_had_counted_it_is_published(
@@ -66,7 +67,20 @@ def test_a_batch_whose_writer_died_before_it_had_counted_it_is_published(
     (tmp_path / "_published.json").write_bytes(before)
 
     assert batches.is_published(1)
-    assert batches.progress() == (2, 3)
+    assert batches.progress() == (2, 3, -1)
+
+
+def test_the_next_batch_is_known_with_what_the_last_one_was_computed_of(
+    batches: PublishedBatches, tmp_path: Path
+) -> None:
+    assert batches.next_batch() == (0, -1)
+    batches.publish(replace(batch_of(batches, 0, [1]), origin=7))
+    assert batches.next_batch() == (1, 7)
+    before = (tmp_path / "_published.json").read_bytes()
+    batches.publish(replace(batch_of(batches, 1, [2, 3]), origin=9))
+    (tmp_path / "_published.json").write_bytes(before)
+    assert batches.next_batch() == (2, 9)
+    assert batches.progress() == (2, 3, 9)
 
 
 def test_those_that_are_published_and_not_taken_wait(batches: PublishedBatches) -> None:
@@ -83,7 +97,7 @@ def test_all_there_are_is_known_at_the_end(batches: PublishedBatches) -> None:
     batches.publish(batch_of(batches, 0, [1, 2]))
     assert batches.ended() is None
     batches.end()
-    assert batches.ended() == (1, 2)
+    assert batches.ended() == (1, 2, -1)
 
 
 def test_what_is_forgotten_stays_published(batches: PublishedBatches) -> None:

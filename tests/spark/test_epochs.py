@@ -12,7 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from flinkray.file_results import EpochPart, Epochs, FileResultLostError, ResultWriter
-from flinkray.spark.epochs import EpochColumnsError, EpochHandOver, handed_over_before
+from flinkray.spark.epochs import (
+    EpochColumnsError,
+    EpochHandOver,
+    WritesItself,
+    handed_over_before,
+)
 from flinkray.spark.result import InvalidStageResultError
 
 
@@ -50,7 +55,7 @@ def run(epochs: Epochs, function: Callable[..., Any], stopping: bool = False) ->
     stop = threading.Event()
     if stopping:
         stop.set()
-    return EpochHandOver(epochs.location, "1").run(read, function, stop)
+    return EpochHandOver(epochs.location, "1", WritesItself()).run(read, function, stop)
 
 
 def test_a_function_is_given_each_epoch_in_order_until_the_end(epochs: Epochs) -> None:
@@ -86,7 +91,7 @@ def test_after_a_failure_the_same_rows_come_again_with_the_same_id(epochs: Epoch
 
 def test_a_failure_names_the_checkpoint(epochs: Epochs) -> None:
     epochs.publish(7, [part(epochs, 1)])
-    hand_over = EpochHandOver(epochs.location, "1")
+    hand_over = EpochHandOver(epochs.location, "1", WritesItself())
     with pytest.raises(ZeroDivisionError) as caught:
         hand_over.run(read, Calls(1), threading.Event())
     failure = hand_over.failure(caught.value)

@@ -1,0 +1,61 @@
+"""Programs whose rows go through Spark and come back, as they become jobs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flinkray.actors.shared.chain_code import BATCHES_OF, EPOCHS_OF
+from flinkray.core.errors import ConfigurationError
+from flinkray.datastream import StreamExecutionEnvironment, Types
+from flinkray.datastream.execution_mode import RuntimeExecutionMode
+from flinkray.scheduler.graph.job_graph import SPARK
+from flinkray.scheduler.graph.validation import validate
+from flinkray.spark.gateway import RESULT_KIND, THROUGH
+from flinkray.spark.user_code import UserCodeError
+from flinkray.streaming.errors import StreamError
+
+
+def unchanged(rows: Any, checkpoint_id: int) -> Any:
+    return rows
+
+
+def test_one_stage_takes_the_rows_and_gives_others_and_both_sides_know_it() -> None:
+    env = StreamExecutionEnvironment()
+    env.enable_checkpointing(1000)
+    came = env.from_sequence(1, 9).through_spark(unchanged, name="models", executors=2)
+    came.map(str).print()
+
+    job = env._job(env.get_stream_graph())
+
+    validate(job)
+    (stage,) = (vertex for vertex in job.vertices if vertex.invokable.kind == SPARK)
+    assert (stage.name, stage.parallelism) == ("Spark: models", 2)
+    assert stage.invokable.configuration == {RESULT_KIND: THROUGH}
+    told = [vertex.invokable.configuration for vertex in job.vertices]
+    assert [it[EPOCHS_OF] for it in told if EPOCHS_OF in it] == [str(stage.vertex_id)]
+    assert [it[BATCHES_OF] for it in told if BATCHES_OF in it] == [str(stage.vertex_id)]
+    assert job.configuration["execution.checkpointing.unaligned.enabled"] == "false"
+
+
+def test_a_declared_type_is_that_of_what_comes_back() -> None:
+    kind = Types.ROW_NAMED(["value"], [Types.LONG()])
+    stream = StreamExecutionEnvironment().from_sequence(1, 9)
+    assert stream.through_spark(unchanged, type_info=kind).get_type() == kind
+
+
+def test_what_is_not_acceptable_is_refused_by_name() -> None:
+    stream = StreamExecutionEnvironment().from_sequence(1, 9)
+    with pytest.raises(ConfigurationError, match="through_spark takes at least one executor"):
+        stream.through_spark(unchanged, executors=0)
+    nothing: Any = None
+    with pytest.raises(UserCodeError, match="through_spark takes a function of a DataFrame and"):
+        stream.through_spark(nothing)
+
+
+def test_it_has_no_place_in_batch_mode() -> None:
+    env = StreamExecutionEnvironment().set_runtime_mode(RuntimeExecutionMode.BATCH)
+    env.from_sequence(1, 9).through_spark(unchanged).print()
+    with pytest.raises(StreamError, match="batch mode needs bounded sources"):
+        env.get_stream_graph()
