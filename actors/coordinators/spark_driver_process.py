@@ -20,8 +20,8 @@ from flinkray.scheduler.job.job_scheduler_actions import StartCoordinator
 from flinkray.spark.gateway import (
     EPOCHS,
     PUBLISHED,
-    THROUGH,
     RESULT_KIND,
+    THROUGH,
     SparkDriverGateway,
     SparkStageDescriptor,
     SparkStageInput,

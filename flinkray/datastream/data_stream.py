@@ -482,8 +482,8 @@ class DataStream(StreamSettings):
         spark_conf: Mapping[str, object] | None = None,
     ) -> DataStream:
         """Have Spark make something of the rows of each checkpoint, when it is complete: the stream
-        of the rows of the DataFrames that ``function(dataframe, checkpoint_id)`` returns, in batches
-        of columns.
+        of the rows of the DataFrames that ``function(dataframe, checkpoint_id)`` returns, in
+        batches of columns.
 
         The function runs in the slots of the job, beside the program, and is called for one
         checkpoint after the other.  All of its DataFrames have the same columns.  See

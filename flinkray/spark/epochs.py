@@ -41,9 +41,9 @@ def handed_over_before(location: str, execution: str) -> SparkResult | None:
 class EpochTaker(ABC):
     """What becomes of an epoch."""
 
+    @abstractmethod
     def is_taken(self, epoch: Epoch) -> bool:
         """Whether nothing is left to be done, as another one has died when it had done that."""
-        return False
 
     @abstractmethod
     def take(self, returned: object, epoch: Epoch) -> None:
@@ -53,12 +53,16 @@ class EpochTaker(ABC):
             InvalidStageResultError: it is not to return that.
         """
 
+    @abstractmethod
     def end(self) -> None:
         """No epoch follows."""
 
 
 class WritesItself(EpochTaker):
-    """The function has written what it wants to be written."""
+    """The function has written what it wants to be written, and nobody knows whether it has."""
+
+    def is_taken(self, epoch: Epoch) -> bool:
+        return False
 
     def take(self, returned: object, epoch: Epoch) -> None:
         if returned is not None:
@@ -66,6 +70,9 @@ class WritesItself(EpochTaker):
                 f"the function returned {described(returned)}; what it is given by to_spark it "
                 "has to write itself, and returns None"
             )
+
+    def end(self) -> None:
+        """Nobody waits for it."""
 
 
 class EpochHandOver:

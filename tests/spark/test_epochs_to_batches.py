@@ -49,7 +49,7 @@ def test_the_function_is_not_called_again_for_it(
         called.append(checkpoint_id)
 
     hand_over = EpochHandOver(epochs.location, "1", taker)
-    with pytest.raises(InvalidStageResultError, match="the function returned None; a stream reads"):
+    with pytest.raises(InvalidStageResultError, match="a stream reads the rows"):
         hand_over.run(lambda *paths: paths, fails, threading.Event())
     assert called == [5]
     assert epochs.last_done().checkpoint_id == 3
