@@ -66,6 +66,7 @@ def any_ray() -> Iterator[None]:
         # what Ray does all the time beside the tests, but they need not
         environment.setenv("RAY_prestart_worker_first_driver", "0")
         environment.setenv("AUTOSCALER_UPDATE_INTERVAL_S", "30")
+        environment.setenv("LOG_NAME_UPDATE_INTERVAL_S", "3")  # a twentieth of a processor, at 0.5
         environment.setenv("REPORTER_UPDATE_INTERVAL_MS", "15000")
         # goes with the environment that it is of
         environment.setenv(CACHE_VARIABLE, f"{sys.prefix}/flinkray-cache")

@@ -200,6 +200,16 @@ class StreamProgram(EnvironmentSettings, ABC):
         return DataStream(self, transformation)
 
     @abstractmethod
+    def from_streaming_stage(
+        self,
+        stage: JobVertex,
+        watermark_strategy: WatermarkStrategy | None,
+        name: str,
+        type_info: TypeInformation | None,
+    ) -> DataStream:
+        """What a Spark stage publishes in micro-batches; the stage is added to the job."""
+
+    @abstractmethod
     def collect_results(
         self, stream: DataStream, job_name: str | None, limit: int | None
     ) -> CloseableIterator | list[Any]:

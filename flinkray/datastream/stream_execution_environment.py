@@ -234,7 +234,6 @@ class StreamExecutionEnvironment(StreamProgram):
         name: str,
         type_info: TypeInformation | None,
     ) -> DataStream:
-        """What a Spark stage publishes in micro-batches; the stage is added to the job."""
         source = SparkStreamSource
         return self._from_stage(source, stage, watermark_strategy, name, type_info)
 
