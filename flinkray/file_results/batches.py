@@ -22,10 +22,10 @@ from flinkray.file_results.published import PublishedPartition, PublishedPartiti
 
 _VERSION = 1
 _BEGUN = "_columns.json"
-_PUBLISHED = "_published.json"
 _TAKEN = "_taken.json"
 _ENDED = "_ended.json"
 _ROWS = "rows"
+_PUBLISHED = re.compile(r"_published-(\d+)\.json")
 _BATCH = re.compile(r"batch-(\d+)\.json")
 
 
@@ -102,14 +102,16 @@ class PublishedBatches:
 
     def _count(self, batch: MicroBatch) -> None:
         so_far = self.progress()
-        if batch.batch_id >= so_far.batches:
-            content = {
-                "version": _VERSION,
-                "batches": batch.batch_id + 1,
-                "rows": so_far.rows + batch.rows,
-                "origin": batch.origin,
-            }
-            self._directory.write_json(_PUBLISHED, content)
+        if batch.batch_id < so_far.batches:
+            return
+        # Each in a file of its own: one who does not know yet that another has taken over cannot
+        # set back how far that has come.
+        counted = BatchProgress(batch.batch_id + 1, so_far.rows + batch.rows, batch.origin)
+        content = {"version": _VERSION, "rows": counted.rows, "origin": counted.origin}
+        self._directory.write_json(_counted(counted.batches), content)
+        for number in self._numbers(_PUBLISHED):
+            if number < so_far.batches:
+                self._delete(_counted(number))
 
     def is_published(self, batch_id: int) -> bool:
         """Whether it need not be published (again)."""
@@ -129,8 +131,13 @@ class PublishedBatches:
 
     def progress(self) -> BatchProgress:
         """How many were published so far."""
-        content = self._directory.read_json(_PUBLISHED)
-        return BatchProgress() if content is None else BatchProgress(**_without_version(content))
+        last = max(self._numbers(_PUBLISHED), default=0)
+        if not last:
+            return BatchProgress()
+        content = self._directory.read_json(_counted(last))
+        if content is None:  # another one has counted on, and deleted it
+            return self.progress()
+        return BatchProgress(last, content["rows"], content["origin"])
 
     def waiting(self) -> int:
         """How many are published and not taken."""
@@ -166,11 +173,14 @@ class PublishedBatches:
 
     def forget(self, below: int) -> None:
         """Nobody asks for batches below that any more; their rows stay."""
+        for batch_id in self._numbers(_BATCH):
+            if batch_id < below:
+                self._delete(_name(batch_id))
+
+    def _numbers(self, kind: re.Pattern[str]) -> list[int]:
         selector = pyarrow.fs.FileSelector(self._directory.path, allow_not_found=True)
-        for info in self._directory.files.get_file_info(selector):
-            match = _BATCH.fullmatch(str(info.base_name))
-            if match is not None and int(match[1]) < below:
-                self._delete(str(info.base_name))
+        names = [str(info.base_name) for info in self._directory.files.get_file_info(selector)]
+        return [int(match[1]) for name in names if (match := kind.fullmatch(name))]
 
     def delete(self, name: str) -> None:
         """A partition whose rows nobody reads any more; fine when it is not there."""
@@ -202,9 +212,9 @@ def _name(batch_id: int) -> str:
     return f"batch-{batch_id:012d}.json"
 
 
+def _counted(batches: int) -> str:
+    return f"_published-{batches:012d}.json"
+
+
 def _reader(execution: str, subtask: int) -> str:
     return f"_ended-{execution}-{subtask}.json"
-
-
-def _without_version(content: dict[str, int]) -> dict[str, int]:
-    return {key: value for key, value in content.items() if key != "version"}

@@ -193,9 +193,12 @@ class EpochsToBatches(EpochTaker):
     def __init__(self, location: str, stopping: threading.Event) -> None:
         self._batches = PublishedBatches(location)
         self._stopping = stopping
+        self._batch_id = 0
 
     def is_taken(self, epoch: Epoch) -> bool:
-        _, origin = self._batches.next_batch()
+        # Now, and not when it is published: one that was overtaken meanwhile publishes the same
+        # epoch under the same number.
+        self._batch_id, origin = self._batches.next_batch()
         return origin >= epoch.checkpoint_id
 
     def take(self, returned: object, epoch: Epoch) -> None:
@@ -203,9 +206,11 @@ class EpochsToBatches(EpochTaker):
         schema = arrow_schema(frame.schema)
         self._batches.begin(frame.schema.simpleString())
         _wait_for_room(self._batches, self._stopping, self._stopping.is_set)
-        batch_id, _ = self._batches.next_batch()
-        partitions = _written(frame, self._batches.location, schema)
-        self._batches.publish(MicroBatch(batch_id, partitions, epoch.checkpoint_id))
+        self.publish(_written(frame, self._batches.location, schema), epoch)
+
+    def publish(self, partitions: tuple[PublishedPartition, ...], epoch: Epoch) -> None:
+        """What was made of the epoch that :meth:`is_taken` was asked for."""
+        self._batches.publish(MicroBatch(self._batch_id, partitions, epoch.checkpoint_id))
 
     def end(self) -> None:
         self._batches.end()

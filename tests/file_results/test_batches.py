@@ -62,9 +62,8 @@ def test_a_batch_whose_writer_died_before_it_had_counted_it_is_published(
     batches: PublishedBatches, tmp_path: Path
 ) -> None:
     batches.publish(batch_of(batches, 0, [1]))
-    before = (tmp_path / "_published.json").read_bytes()
     batches.publish(batch_of(batches, 1, [2, 3]))
-    (tmp_path / "_published.json").write_bytes(before)
+    max(tmp_path.glob("_published-*")).unlink()
 
     assert batches.is_published(1)
     assert batches.progress() == (2, 3, -1)
@@ -76,11 +75,25 @@ def test_the_next_batch_is_known_with_what_the_last_one_was_computed_of(
     assert batches.next_batch() == (0, -1)
     batches.publish(replace(batch_of(batches, 0, [1]), origin=7))
     assert batches.next_batch() == (1, 7)
-    before = (tmp_path / "_published.json").read_bytes()
     batches.publish(replace(batch_of(batches, 1, [2, 3]), origin=9))
-    (tmp_path / "_published.json").write_bytes(before)
+    max(tmp_path.glob("_published-*")).unlink()
     assert batches.next_batch() == (2, 9)
     assert batches.progress() == (2, 3, 9)
+
+
+def test_one_who_was_overtaken_does_not_set_back_how_many_there_are(
+    batches: PublishedBatches, tmp_path: Path
+) -> None:
+    """It has counted what it published before the others, and its note comes late."""
+    batches.publish(batch_of(batches, 0, [1]))
+    (note,) = tmp_path.glob("_published-*")
+    late = note.read_bytes()
+    for batch_id in (1, 2):
+        batches.publish(batch_of(batches, batch_id, [2]))
+    batches.forget(below=3)
+    note.write_bytes(late)
+    assert batches.next_batch() == (3, -1)
+    assert batches.progress() == (3, 3, -1)
 
 
 def test_those_that_are_published_and_not_taken_wait(batches: PublishedBatches) -> None:

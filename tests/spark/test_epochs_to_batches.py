@@ -33,6 +33,22 @@ def test_an_epoch_whose_batch_is_published_is_taken(
     assert not taker.is_taken(Epoch(4, ()))
 
 
+def test_one_who_was_overtaken_publishes_no_epoch_twice(
+    batches: PublishedBatches, taker: EpochsToBatches
+) -> None:
+    successor = EpochsToBatches(batches.location, threading.Event())
+    assert not taker.is_taken(Epoch(3, ()))
+    for checkpoint_id in (3, 4):
+        assert not successor.is_taken(Epoch(checkpoint_id, ()))
+        successor.publish((), Epoch(checkpoint_id, ()))
+
+    taker.publish((), Epoch(3, ()))
+
+    assert batches.next_batch() == (2, 4)
+    published = [batch.origin for i in range(3) if (batch := batches.batch(i)) is not None]
+    assert published == [3, 4]
+
+
 def test_the_function_is_not_called_again_for_it(
     batches: PublishedBatches, taker: EpochsToBatches, tmp_path: Path
 ) -> None:
