@@ -6,12 +6,13 @@ READY := $(VENV)/.ready
 # Where it is set, each of the hundreds of processes that tests start would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-spark4 simulate safeguards mutants lint format bench coverage-page clean
+.PHONY: help demo test test-all test-spark4 simulate safeguards mutants lint format bench coverage-page clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make demo    run the examples: 336,776 flights through PySpark, and as events despite a kill'
-	@echo 'make test    lint, types and all tests'
+	@echo 'make test    lint, types and all tests but the slow ones'
+	@echo 'make test-all  the slow ones, too'
 	@echo 'make test-spark4  the tests of Spark stages on Spark 4, in an environment of its own'
 	@echo 'make simulate  every simulated scenario with SEEDS=10000 seeds'
 	@echo 'make mutants  how many small changes of decisions and of the RPC core the tests notice'
@@ -45,8 +46,12 @@ lint: $(READY)
 # Two processes: one has all tests on Ray, the other takes the rest (tests/two_processes.py); PROCESSES=0
 # runs them in one. pytest comes last, so that its summary is what a log ends with.
 PROCESSES := 2
+PYTEST := $(BIN)/pytest --numprocesses $(PROCESSES) --dist loadscope
 test: lint
-	@$(BIN)/pytest --numprocesses $(PROCESSES) --dist loadscope $(PYTEST_ARGS)
+	@$(PYTEST) -m 'not slow' $(PYTEST_ARGS)
+
+test-all: lint
+	@$(PYTEST) $(PYTEST_ARGS)
 
 # RayDP cannot be beside Spark 4 (docs/spark.md), so these tests run on the standalone host.
 VENV4 := .venv-spark4

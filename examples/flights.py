@@ -109,8 +109,8 @@ def pipeline(spark: SparkSession, data: str | None = None) -> DataFrame:
     """
     folder = str(package_data()) if data is None else data
     flights = read_flights(spark, f"{folder}/flights.csv.zip")
-    weather = _read_csv(spark, f"{folder}/weather.csv", WEATHER_COLUMNS)
-    planes = _read_csv(spark, f"{folder}/planes.csv", PLANE_COLUMNS)
+    weather = read_weather(spark, f"{folder}/weather.csv")
+    planes = read_planes(spark, f"{folder}/planes.csv")
     airlines = _read_csv(spark, f"{folder}/airlines.csv", AIRLINE_COLUMNS)
     airports = _read_csv(spark, f"{folder}/airports.csv", AIRPORT_COLUMNS)
 
@@ -257,6 +257,16 @@ def read_flights(spark: SparkSession, path: str, shares: int | None = None) -> D
 
     tasks = spark.range(0, number_of_shares, 1, number_of_shares)
     return tasks.mapInArrow(parse, FLIGHT_COLUMNS)
+
+
+def read_weather(spark: SparkSession, path: str) -> DataFrame:
+    """`WEATHER_COLUMNS`: what was observed at an airport of origin in an hour."""
+    return _read_csv(spark, path, WEATHER_COLUMNS)
+
+
+def read_planes(spark: SparkSession, path: str) -> DataFrame:
+    """`PLANE_COLUMNS`: the register of planes; ``year`` is that of manufacture."""
+    return _read_csv(spark, path, PLANE_COLUMNS)
 
 
 def _read_csv(spark: SparkSession, path: str, columns: str) -> DataFrame:

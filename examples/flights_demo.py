@@ -2,7 +2,8 @@
 
 Starts an embedded cluster, submits the pipeline as a job of one Spark stage, shows what happens
 while it runs, prints each carrier's worst route and hour, and writes Parquet and a plot.  Then the
-same flights pass as a stream of events through slots of the cluster (``flights_stream.py``).
+same flights pass as a stream of events through slots of the cluster (``flights_stream.py``), and at
+last through Spark and a stream in one job (``flights_alerts.py``).  Both streams lose a process.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import flights_alerts_kill
 import flights_kill
 import pyarrow.parquet as pq
 from flights import package_data, pipeline
+from flights_progress import Progress
 from flights_report import plot, summary, text_table
 
 import flinkray
-from flinkray.scheduler.reports.job_info import JobDetails, StageProgressInfo, VertexInfo
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
@@ -38,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         package_data()
-        return run(options.output, options.parallelism, options.keep_running)
+        return run(options.output, options.parallelism, options.postgresql, options.keep_running)
     except KeyboardInterrupt:
         print("\ninterrupted; the cluster is gone")
         return INTERRUPTED
@@ -47,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def run(output: Path, parallelism: int, keep_running: bool) -> int:
+def run(output: Path, parallelism: int, postgresql: str | None, keep_running: bool) -> int:
     """The demo; leaves no process behind, however it ends.
 
     Raises:
@@ -89,61 +91,12 @@ def run(output: Path, parallelism: int, keep_running: bool) -> int:
             "the same flights as events, by a stream program that is going to lose a process"
         )
         flights_kill.run(client, parallelism, progress.say)
+        progress.say("Spark and a stream as one job, which is going to lose a process, too")
+        flights_alerts_kill.run(client, output, postgresql, progress.of_another_job())
         if keep_running:
             _wait_for_user(client.dashboard_url)
         progress.say("shutting the cluster down")
     return 0
-
-
-class Progress:
-    """Prints a line for whatever changed since the job was looked at last."""
-
-    def __init__(self) -> None:
-        self._begin = time.monotonic()
-        self._said: dict[str, str] = {}
-
-    def say(self, text: str) -> None:
-        print(f"{time.monotonic() - self._begin:6.1f} s  {text}", flush=True)
-
-    def show(self, job: JobDetails) -> bool:
-        """Returns whether the job has ended."""
-        self._say_once("status", f"job {job.status.name}")
-        if job.pending_reason:
-            self._say_once("pending", f"waiting for slots: {job.pending_reason}")
-        for vertex in job.vertices:
-            for execution in vertex.executions:
-                place = f" in {execution.location}" if execution.location else ""
-                pid = f", executor pid {execution.executor_pid}" if execution.executor_pid else ""
-                self._say_once(
-                    f"slot {execution.subtask_index}",
-                    f"slot {execution.subtask_index}: {execution.state.name}{place}{pid}",
-                )
-            self._say_once("spark", _spark_progress(vertex))
-        for exception in job.exceptions:
-            self._say_once(f"exception {exception.timestamp}", f"failure: {exception.text}")
-        return job.status.is_terminal
-
-    def _say_once(self, subject: str, text: str) -> None:
-        if text and self._said.get(subject) != text:
-            self._said[subject] = text
-            self.say(text)
-
-
-def _spark_progress(vertex: VertexInfo) -> str:
-    if not (vertex.active_stages or vertex.completed_stages):
-        return ""
-    running = "".join(
-        f"; stage {_stage(stage)}: {stage.completed_tasks} of {stage.num_tasks} tasks"
-        for stage in vertex.active_stages
-    )
-    return f"Spark: stages done {vertex.completed_stages}, tasks {vertex.completed_tasks}{running}"
-
-
-def _stage(stage: StageProgressInfo) -> str:
-    """Its number, and the call of the program that caused it, if it was one: Spark has
-    ``parquet at <place>``, and names such as ``$anonfun$…`` for what it does on its own."""
-    call = stage.name.partition(" at ")[0]
-    return str(stage.stage_id) if "$" in call else f"{stage.stage_id} ({call})"
 
 
 def _cancel(handle: flinkray.JobHandle, progress: Progress) -> None:
@@ -174,6 +127,12 @@ def _parser() -> argparse.ArgumentParser:
         "--output", type=Path, default=Path("demo-output"), help="folder for Parquet and plot"
     )
     parser.add_argument("--parallelism", type=int, default=2, help="slots, one executor in each")
+    parser.add_argument(
+        "--postgresql",
+        metavar="CONNINFO",
+        help="database for the alerts' table, as libpq has it; by default that of a server that is"
+        " there as long as the demo, if PostgreSQL is installed",
+    )
     parser.add_argument(
         "--keep-running",
         action="store_true",

@@ -155,7 +155,7 @@ class _Story:
             f"{checkpoints.completed} checkpoints are complete; number {latest.checkpoint_id} took"
             f" {latest.duration or 0.0:.2f} s"
         )
-        self._name = _kill(pid)
+        self._name = kill_task_process(pid)
         self._killed = time.monotonic()
         self._say(f"half way: kill -9 {pid}, which was {self._name}")
 
@@ -184,11 +184,14 @@ class _Story:
             )
 
 
-def _kill(pid: int) -> str:
+def kill_task_process(pid: int) -> str:
     """End one task process of this machine as ``kill -9`` does; its name.
 
     Its functions have said which process they are in.  Ray, which lists the processes of a cluster
     as actors (``ray list actors`` shows the same), has to know it as a task process.
+
+    Raises:
+        NotSurvivedError: it does not, or the process cannot be killed.
     """
     context = ray.get_runtime_context()
     actors = list_actors(

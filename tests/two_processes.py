@@ -1,8 +1,7 @@
 """Which tests run in which process, where ``--dist`` has several of them run the tests: those that
-share a Ray are in one or, with Spark on it, in one, too; the rest goes to whoever has nothing else,
-a file at a time, those of many tests first.  So the two groups begin one after the other: beside
-each other they take twice as long as beside other tests.  Files that start a Ray of their own take
-longer than their few tests say, and come when there is still something for the other process."""
+share a Ray are in one, and come first; the rest goes to whoever has nothing else, a file at a time,
+those of many tests first.  Files that start a Ray of their own take longer than their few tests
+say, and come when there is still something for the other process."""
 
 from __future__ import annotations
 
@@ -18,12 +17,9 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 ROOT = Path(__file__).parents[1]
 ON_A_CLUSTER = re.compile(r"\bmark\.(ray|ray_up)\b")
 """Markers of tests on Ray."""
-WITH_SPARK = re.compile(r"\bmark\.spark\b")
 OWN_RAY = re.compile(r"\bmark\.own_ray\b")
 """Marker of files whose tests need nothing of the Ray that the others share."""
-SPARK_ON_A_CLUSTER = "Spark on a cluster"
-ON_RAY = "on a cluster"
-GROUPS = (SPARK_ON_A_CLUSTER, ON_RAY)
+ON_A_SHARED_RAY = "on a shared Ray"
 OF_OWN_RAY = 12
 """As if a file that starts its own Ray had so many tests: some 250 files have fewer."""
 ALSO = ("tests/actors/task_executor/test_process_watch.py",)
@@ -39,9 +35,7 @@ class ByPlace(LoadScopeScheduling):  # type: ignore[misc]
 
 def _place(nodeid: str) -> str:
     path = nodeid.partition("::")[0]
-    if "[ray" not in nodeid and not _needs_ray(path):
-        return path
-    return SPARK_ON_A_CLUSTER if _has(WITH_SPARK, path) else ON_RAY
+    return ON_A_SHARED_RAY if "[ray" in nodeid or _needs_ray(path) else path
 
 
 @cache
@@ -67,7 +61,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     def order(item: pytest.Item) -> tuple[int, bool]:
         place = _place(item.nodeid)
-        is_own = place not in GROUPS and _has(OWN_RAY, place)
+        is_own = place != ON_A_SHARED_RAY and _has(OWN_RAY, place)
         return -(OF_OWN_RAY if is_own else tests[place]), is_own
 
     items.sort(key=order)

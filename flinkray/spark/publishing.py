@@ -33,6 +33,8 @@ _MOST_FIELDS = "spark.sql.debug.maxToStringFields"
 _LIMIT = re.compile(r"^[\s:+|-]*(?:Global|Local)?Limit\b", re.MULTILINE)
 """Of whichever rows come first."""
 _SHUFFLE = re.compile(r"(?<!Broadcast)Exchange\b")
+_BY_RANGE = re.compile(r"(?<!Broadcast)Exchange rangepartitioning\(")
+"""Spark draws the bounds from a sample, by a number that counts what its session did before."""
 
 
 class UnsupportedSparkTypeError(FlinkRayError):
@@ -113,16 +115,16 @@ def _begin(published: PublishedPartitions, publication_id: str) -> None:
 def is_repeatable(frame: DataFrame) -> bool:
     """Whether its partitions have the same rows, in whatever order, when it is computed again.
 
-    What Spark decides while the query runs - adaptive execution, of shuffles - may be decided
-    otherwise then.
+    What Spark decides while the query runs - of shuffles by adaptive execution, and of the bounds
+    of a sort - may be decided otherwise then.
     """
     execution = frame._jdf.queryExecution()
     logical = execution.optimizedPlan()
     if not logical.deterministic() or _LIMIT.search(logical.toString()):
         return False
     is_adaptive = frame.sparkSession.conf.get("spark.sql.adaptive.enabled", "true") == "true"
-    plan = execution.executedPlan().toString()
-    return not (is_adaptive and _SHUFFLE.search(plan))
+    decided_later = _SHUFFLE if is_adaptive else _BY_RANGE
+    return not decided_later.search(execution.executedPlan().toString())
 
 
 def fingerprint(frame: DataFrame) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.ray_client_server import ENVIRONMENT, ray_with_clients
 
-pytestmark = [pytest.mark.ray, pytest.mark.own_ray, pytest.mark.slow]
+pytestmark = [pytest.mark.ray, pytest.mark.own_ray]
 
 
 FLINKRAY = str(Path(sys.executable).with_name("flinkray"))

@@ -16,9 +16,10 @@ import pandas as pd
 import psutil
 import pytest
 
+from flinkray.testing.postgres_server import why_not
 from tests.examples.flights_expected import assert_same_statistics, expected_statistics
 
-pytestmark = [pytest.mark.ray, pytest.mark.own_ray, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.ray, pytest.mark.own_ray, pytest.mark.spark]
 
 MARK = "FLIGHTS_DEMO_TEST"
 END_LIMIT = 10.0
@@ -109,15 +110,27 @@ def test_demo_writes_the_numbers_that_pandas_computes_and_leaves_no_process(
         assert f"slot {slot}: RUNNING in TaskExecutor-" in output
     assert "/#/actors" in output
     assert "worst so far: 08 Mar  LaGuardia  105.7 min late on average" in output
-    assert len(re.findall(r"half way: kill -9 \d+, which was TaskProcess-\S+", output)) == 1
+    assert len(re.findall(r"half way: kill -9 \d+, which was TaskProcess-\S+", output)) == 2
     assert "the job noticed: " in output
     (latest,) = re.findall(r"checkpoints are complete; number (\d+) took", output)
     (restored,) = re.findall(r"the job goes on from checkpoint (\d+), not from the beg", output)
     assert int(restored) >= int(latest) > 0
     assert "336,776 flights in 1,095 airports' days: the same as without a kill" in output
+    assert re.findall(r"queried: after \d+ days, JFK is usually \d+ ± \d+ min late", output)
+    assert re.findall(r"the job went on from checkpoint \d+, and is finished", output)
+    hours = f"19,486 hours in Parquet files in {tmp_path / 'output' / 'hours'}"
+    assert f"{hours}, 616 alerts in {where_alerts_go(tmp_path)}: what pandas computes" in output
+    assert "EWR  09 Feb 10:00   269.0 min late on average, usual: 8.0 ± 9.3" in output
     assert demo.processes_left() == []
 
 
+def where_alerts_go(folder: Path) -> str:
+    if why_not():
+        return f"Parquet files in {folder / 'output' / 'alerts'}"
+    return "table flights_alerts of PostgreSQL"
+
+
+@pytest.mark.slow
 def test_ctrl_c_while_spark_works_cancels_the_job_and_leaves_no_process(
     tmp_path: Path, demos: list[Demo]
 ) -> None:

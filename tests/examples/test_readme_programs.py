@@ -29,7 +29,6 @@ def output_of_program(mark: str, folder: Path) -> str:
 
 @pytest.mark.ray
 @pytest.mark.own_ray
-@pytest.mark.slow
 def test_stream_program_of_the_readme_counts_all_readings(tmp_path: Path) -> None:
     printed = output_of_program("StreamExecutionEnvironment", tmp_path)
     counts: Counter[int] = Counter()
@@ -42,7 +41,6 @@ def test_stream_program_of_the_readme_counts_all_readings(tmp_path: Path) -> Non
 @pytest.mark.ray
 @pytest.mark.own_ray
 @pytest.mark.spark
-@pytest.mark.slow
 def test_program_of_the_readme_prints_the_sums_of_squares(tmp_path: Path) -> None:
     printed = output_of_program("SparkSession", tmp_path)
     found = {tuple(map(int, row)) for row in re.findall(r"^\d+ +(\d) +(\d+)$", printed, re.M)}

@@ -17,7 +17,7 @@ from tests.ray_up.private_machine import PrivateMachine, missing
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = [pytest.mark.ray_up, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ray_up, pytest.mark.timeout(600)]
 
 
 def on_loopback(key: Path) -> str:

@@ -32,7 +32,6 @@ pytestmark = [
     pytest.mark.ray,
     pytest.mark.own_ray,
     pytest.mark.kill,
-    pytest.mark.slow,
     pytest.mark.skipif(bool(redis_server.why_not()), reason=redis_server.why_not() or "-"),
     pytest.mark.timeout(300 + 2 * AWAY),
 ]

@@ -102,6 +102,7 @@ def test_a_job_without_restarts_outlives_its_slot_pool_an_executor_and_the_maste
     assert_leaves_nothing(handle.job_id, resources_before)
 
 
+@pytest.mark.slow
 def test_a_job_ends_right_after_kills_of_a_task_executor_its_driver_and_its_jvm(
     client: ClusterClient, gate: Gate, resources_before: dict[str, float]
 ) -> None:
@@ -125,6 +126,7 @@ def test_a_job_ends_right_after_kills_of_a_task_executor_its_driver_and_its_jvm(
     assert_leaves_nothing(handle.job_id, resources_before)
 
 
+@pytest.mark.slow
 def test_job_keeps_its_slots_after_a_kill_of_its_job_master(
     client: ClusterClient, gate: Gate, resources_before: dict[str, float]
 ) -> None:
@@ -153,6 +155,7 @@ def test_job_keeps_its_slots_after_a_kill_of_its_job_master(
     assert_leaves_nothing(handle.job_id, resources_before)
 
 
+@pytest.mark.slow
 def test_jobs_without_restarts_fail_with_the_cause_after_a_kill_of_a_task_executor_or_driver(
     client: ClusterClient, gate: Gate, resources_before: dict[str, float]
 ) -> None:

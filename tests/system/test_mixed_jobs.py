@@ -204,6 +204,7 @@ def has_ended(handle: JobHandle, within: float) -> bool:
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.kill
 @pytest.mark.timeout(900 + 30 * KILLS)
 def test_jobs_end_right_under_random_kills(

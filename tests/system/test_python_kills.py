@@ -121,7 +121,9 @@ def run_64_and_kill(client: ClusterClient, kind: str) -> tuple[JobHandle, set[in
     return handle, set(pairs), max(running) - killed
 
 
-@pytest.mark.parametrize("kind", ["TaskExecutor", "TaskProcess"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("TaskExecutor", marks=pytest.mark.slow), "TaskProcess"]
+)
 def test_only_the_regions_that_a_kill_hits_restart(
     kind: str, python_client: ClusterClient, record_property: Callable[[str, object], None]
 ) -> None:

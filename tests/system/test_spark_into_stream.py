@@ -19,19 +19,15 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import psutil
 import pyarrow as pa
 import pytest
 
-import flinkray
-from flinkray.client import ClusterClient, JobHandle
-from flinkray.client.ray_runtime import cluster_namespace
-from flinkray.core.ids import JobID
+from flinkray.client import ClusterClient
 from flinkray.datastream import DataStream, StreamExecutionEnvironment, WatermarkStrategy
 from flinkray.datastream.window import TumblingEventTimeWindows
-from flinkray.spark.processes import leftover_processes
 from flinkray.testing.waiting import wait_until
-from tests.system.observer import assert_leaves_no_traces, kill, live_actors
+from tests.system.observer import assert_leaves_no_traces, kill
+from tests.system.spark_and_streams import END, own_cluster, running_job, victims
 
 pytestmark = [pytest.mark.ray, pytest.mark.spark]
 
@@ -41,18 +37,6 @@ KILLS = int(os.environ.get("FLINKRAY_KILLS", "0"))
 SEED = int(os.environ.get("FLINKRAY_KILLS_SEED", "1"))
 ROWS, KEYS, WINDOW = 300_000, 50, 60_000
 CLUSTER_ID = "spark-into-stream"
-CONFIGURATION = {
-    "taskmanager.numberOfTaskSlots": "2",
-    "taskmanager.cpu.cores": "0.5",
-    "taskmanager.memory": "200m",
-    "restart-strategy.type": "fixed-delay",
-    "restart-strategy.fixed-delay.attempts": "100000",
-    "restart-strategy.fixed-delay.delay": "100 ms",
-    "jobmaster.max-failovers": "100000",
-}
-KINDS = ("JobMaster", "SparkDriver", "StreamCoordinator", "TaskProcess")
-END = 600.0
-"""Seconds within which a job ends that nothing happens to any more, also on a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +46,7 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster(ray_cluster: object, storage: Path) -> Iterator[ClusterClient]:
-    configuration = {**CONFIGURATION, "storage.dir": str(storage)}
-    with flinkray.connect(cluster_id=CLUSTER_ID, configuration=configuration) as client:
+    with own_cluster(CLUSTER_ID, storage) as client:
         yield client
 
 
@@ -148,29 +131,6 @@ class Slower:
         return batch
 
 
-def victims(job_id: JobID) -> dict[str, list[int]]:
-    """Processes that the job needs, by kind."""
-    found: dict[str, list[int]] = {}
-    for actor in live_actors():
-        is_ours = actor.namespace == cluster_namespace(CLUSTER_ID)
-        if actor.name.startswith("raydp-executor-"):
-            found.setdefault("Spark executor", []).append(actor.pid)
-        elif is_ours and actor.pid and actor.kind in KINDS:
-            found.setdefault(actor.kind, []).append(actor.pid)
-    for process in leftover_processes(job_id):
-        with suppress(psutil.NoSuchProcess):
-            if "pyspark.daemon" in " ".join(process.cmdline()):
-                found.setdefault("Python worker of Spark", []).append(process.pid)
-    return found
-
-
-def running_job(cluster: ClusterClient) -> JobHandle:
-    def found() -> list[JobHandle]:
-        return [cluster.job(it.job_id) for it in cluster.list_jobs() if not it.status.is_terminal]
-
-    return wait_until(found, END, "the job")[0]
-
-
 def collected(stream: DataStream) -> list[Any]:
     return list(stream.execute_and_collect())
 
@@ -197,7 +157,7 @@ def test_results_are_the_same_under_random_kills(cluster: ClusterClient, storage
                 with suppress(TimeoutError):
                     results.result(timeout=random.uniform(0.0, 6.0))
                     break
-                there = victims(job_id)
+                there = victims(CLUSTER_ID, job_id)
                 if len(killed) < KILLS and there:
                     kind = random.choice(sorted(there))
                     with suppress(ProcessLookupError):

@@ -125,6 +125,7 @@ def test_two_concurrent_jobs_have_executors_in_their_own_slots_and_show_their_pr
         assert_leaves_nothing(handle.job_id, resources_before)
 
 
+@pytest.mark.slow
 def test_cancelled_while_it_runs(
     client: ClusterClient, gate: Gate, resources_before: dict[str, float]
 ) -> None:
@@ -188,6 +189,7 @@ def test_profile_larger_than_any_node_fails_with_what_the_cluster_has(
     assert_leaves_nothing(handle.job_id, resources_before)
 
 
+@pytest.mark.slow
 def test_job_that_waits_for_resources_says_why_within_five_seconds(
     client: ClusterClient, gate: Gate
 ) -> None:

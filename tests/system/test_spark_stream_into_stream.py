@@ -13,9 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import flinkray
 from flinkray.client import ClusterClient
-from flinkray.client.ray_runtime import cluster_namespace
 from flinkray.core.errors import JobExecutionError
 from flinkray.datastream import (
     Configuration,
@@ -26,31 +24,21 @@ from flinkray.datastream import (
 )
 from flinkray.scheduler.shared.states import JobStatus
 from flinkray.testing.waiting import wait_until
-from tests.system.observer import assert_leaves_no_traces, kill, live_actors
+from tests.system.observer import assert_leaves_no_traces, kill
+from tests.system.spark_and_streams import END, own_cluster, processes
 
 pytestmark = [pytest.mark.ray, pytest.mark.spark]
 
 CLUSTER_ID = "spark-stream"
-CONFIGURATION = {
-    "taskmanager.numberOfTaskSlots": "2",
-    "taskmanager.cpu.cores": "0.5",
-    "taskmanager.memory": "200m",
-    "restart-strategy.type": "fixed-delay",
-    "restart-strategy.fixed-delay.attempts": "100",
-    "restart-strategy.fixed-delay.delay": "100 ms",
-}
 ROWS = 100
 """Of a file."""
-END = 600.0
-"""Seconds within which something happens, also on a busy machine."""
 
 
 @pytest.fixture(scope="module")
 def cluster(
     ray_cluster: object, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ClusterClient]:
-    configuration = {**CONFIGURATION, "storage.dir": str(tmp_path_factory.mktemp("storage"))}
-    with flinkray.connect(cluster_id=CLUSTER_ID, configuration=configuration) as client:
+    with own_cluster(CLUSTER_ID, tmp_path_factory.mktemp("storage")) as client:
         yield client
 
 
@@ -92,12 +80,6 @@ def environment(cluster: ClusterClient) -> StreamExecutionEnvironment:
     return StreamExecutionEnvironment.get_execution_environment(cluster=cluster).set_parallelism(2)
 
 
-def pids(kind: str) -> list[int]:
-    namespace = cluster_namespace(CLUSTER_ID)
-    found = (a for a in live_actors() if a.namespace == namespace and a.kind == kind)
-    return [actor.pid for actor in found if actor.pid]
-
-
 def collected(results: Iterator[int], into: list[int]) -> None:
     for number in results:
         into.append(number)
@@ -129,7 +111,7 @@ def test_each_row_counts_once_although_a_driver_and_a_task_are_killed_and_the_jo
         kill(int(task))
         add_files(tmp_path / "files", 2, 4)
         come(4)
-        (driver,) = pids("SparkDriver")
+        (driver,) = processes(CLUSTER_ID, "SparkDriver")
         kill(driver)
         add_files(tmp_path / "files", 4, 6)
         come(6)
@@ -142,6 +124,7 @@ def test_each_row_counts_once_although_a_driver_and_a_task_are_killed_and_the_jo
     assert_leaves_no_traces(results.job_id)
 
 
+@pytest.mark.slow
 def test_a_query_that_ends_ends_the_stream(cluster: ClusterClient, tmp_path: Path) -> None:
     """Without checkpoints."""
     add_files(tmp_path / "files", 0, 3)
@@ -152,6 +135,7 @@ def test_a_query_that_ends_ends_the_stream(cluster: ClusterClient, tmp_path: Pat
     assert sorted(numbers.execute_and_collect()) == list(range(3 * ROWS))
 
 
+@pytest.mark.slow
 def test_an_error_in_a_micro_batch_fails_the_job_with_its_own_text(
     cluster: ClusterClient, tmp_path: Path
 ) -> None:

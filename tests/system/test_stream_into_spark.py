@@ -12,9 +12,7 @@ from typing import Any
 
 import pytest
 
-import flinkray
 from flinkray.client import ClusterClient
-from flinkray.client.ray_runtime import cluster_namespace
 from flinkray.core.errors import JobExecutionError
 from flinkray.datastream import (
     Configuration,
@@ -25,22 +23,13 @@ from flinkray.datastream import (
 )
 from flinkray.datastream.connectors import DataGeneratorSource
 from flinkray.testing.waiting import wait_until
-from tests.system.observer import assert_leaves_no_traces, kill, live_actors
+from tests.system.observer import assert_leaves_no_traces, kill
+from tests.system.spark_and_streams import END, own_cluster, processes
 
 pytestmark = [pytest.mark.ray, pytest.mark.spark]
 
 CLUSTER_ID = "stream-into-spark"
-CONFIGURATION = {
-    "taskmanager.numberOfTaskSlots": "2",
-    "taskmanager.cpu.cores": "0.5",
-    "taskmanager.memory": "200m",
-    "restart-strategy.type": "fixed-delay",
-    "restart-strategy.fixed-delay.attempts": "100",
-    "restart-strategy.fixed-delay.delay": "100 ms",
-}
 ROW = Types.ROW_NAMED(["n", "square"], [Types.LONG(), Types.LONG()])
-END = 600.0
-"""Seconds within which something happens, also on a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +39,7 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster(ray_cluster: object, storage: Path) -> Iterator[ClusterClient]:
-    configuration = {**CONFIGURATION, "storage.dir": str(storage)}
-    with flinkray.connect(cluster_id=CLUSTER_ID, configuration=configuration) as client:
+    with own_cluster(CLUSTER_ID, storage) as client:
         yield client
 
 
@@ -119,12 +107,6 @@ def squares(
     return env
 
 
-def pids(kind: str) -> list[int]:
-    namespace = cluster_namespace(CLUSTER_ID)
-    found = (a for a in live_actors() if a.namespace == namespace and a.kind == kind)
-    return [actor.pid for actor in found if actor.pid]
-
-
 def test_each_row_is_handed_over_once_although_a_driver_and_a_task_are_killed(
     cluster: ClusterClient, storage: Path, tmp_path: Path
 ) -> None:
@@ -137,7 +119,7 @@ def test_each_row_is_handed_over_once_although_a_driver_and_a_task_are_killed(
     killed = next((tmp_path / "pids").iterdir()).name
     kill(int(killed))
     wait_until(lambda: calls(tmp_path), END, "a first epoch")
-    (driver,) = pids("SparkDriver")
+    (driver,) = processes(CLUSTER_ID, "SparkDriver")
     kill(driver)
 
     result.result(timeout=END)
@@ -146,6 +128,7 @@ def test_each_row_is_handed_over_once_although_a_driver_and_a_task_are_killed(
     assert_leaves_no_traces(job.get_job_id())
 
 
+@pytest.mark.slow
 def test_a_function_that_fails_fails_the_job_with_its_error_and_the_checkpoint(
     cluster: ClusterClient, tmp_path: Path
 ) -> None:

@@ -9,37 +9,25 @@ from typing import Any
 
 import pytest
 
-import flinkray
 from flinkray.client import ClusterClient
-from flinkray.client.ray_runtime import cluster_namespace
 from flinkray.datastream import StreamExecutionEnvironment, Types
 from flinkray.datastream.connectors import DataGeneratorSource
 from flinkray.testing.waiting import wait_until
-from tests.system.observer import assert_leaves_no_traces, kill, live_actors
+from tests.system.observer import assert_leaves_no_traces, kill
+from tests.system.spark_and_streams import END, own_cluster, processes
 
 pytestmark = [pytest.mark.ray, pytest.mark.spark]
 
 CLUSTER_ID = "through-spark"
-CONFIGURATION = {
-    "taskmanager.numberOfTaskSlots": "2",
-    "taskmanager.cpu.cores": "0.5",
-    "taskmanager.memory": "200m",
-    "restart-strategy.type": "fixed-delay",
-    "restart-strategy.fixed-delay.attempts": "100",
-    "restart-strategy.fixed-delay.delay": "100 ms",
-}
 ROW = Types.ROW_NAMED(["n", "k"], [Types.LONG(), Types.LONG()])
 COUNT = 1_000
-END = 600.0
-"""Seconds within which something happens, also on a busy machine."""
 
 
 @pytest.fixture(scope="module")
 def cluster(
     ray_cluster: object, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ClusterClient]:
-    configuration = {**CONFIGURATION, "storage.dir": str(tmp_path_factory.mktemp("storage"))}
-    with flinkray.connect(cluster_id=CLUSTER_ID, configuration=configuration) as client:
+    with own_cluster(CLUSTER_ID, tmp_path_factory.mktemp("storage")) as client:
         yield client
 
 
@@ -47,12 +35,6 @@ def named(rows: Any, checkpoint_id: int) -> Any:
     """Joined with a table; odd numbers have no name there."""
     names = rows.sparkSession.createDataFrame([(0, "zero"), (2, "two")], "k long, name string")
     return rows.join(names, "k").select("n", "name")
-
-
-def drivers() -> list[int]:
-    namespace = cluster_namespace(CLUSTER_ID)
-    found = (a for a in live_actors() if a.namespace == namespace and a.kind == "SparkDriver")
-    return [actor.pid for actor in found if actor.pid]
 
 
 def test_each_row_comes_back_once_although_the_driver_is_killed_in_between(
@@ -74,7 +56,7 @@ def test_each_row_comes_back_once_although_the_driver_is_killed_in_between(
     with ThreadPoolExecutor(1) as pool:
         collecting = pool.submit(collect)
         wait_until(lambda: collecting.done() or found, END, "rows to come back")
-        (driver,) = drivers()
+        (driver,) = processes(CLUSTER_ID, "SparkDriver")
         kill(driver)
         collecting.result(timeout=END)
 

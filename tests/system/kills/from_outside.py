@@ -15,8 +15,8 @@ from flinkray.datastream import StreamExecutionEnvironment, Types, WatermarkStra
 from flinkray.datastream.connectors import FileSink, Sink
 from flinkray.datastream.connectors.kafka import KafkaOffsetsInitializer
 from flinkray.datastream.connectors.postgresql import PostgreSqlSink
+from flinkray.testing.postgres_server import PostgresServer
 from tests.datastream.numbers import Numbers, Paced
-from tests.postgres_server import PostgresServer
 from tests.streaming.kafka.brokers import Broker, any_broker
 from tests.streaming.sinks.test_kafka_sink import sink_to
 from tests.streaming.sources.test_kafka_source import builder

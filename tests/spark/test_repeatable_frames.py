@@ -1,0 +1,111 @@
+"""Which DataFrames have the same partitions whenever they are computed, and what tells two apart;
+asked of Spark itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from flinkray.spark.publishing import fingerprint, is_repeatable
+from tests.local_spark import spark
+
+__all__ = ["spark"]
+
+pytestmark = pytest.mark.spark
+
+Make = Callable[[SparkSession], DataFrame]
+ADAPTIVE = "spark.sql.adaptive.enabled"
+
+
+@pytest.fixture(autouse=True)
+def as_by_default(spark: SparkSession) -> Iterator[None]:
+    yield
+    spark.conf.unset(ADAPTIVE)
+
+
+def numbers(spark: SparkSession) -> DataFrame:
+    return spark.range(0, 1000, 1, 5).selectExpr("id", "id % 7 as key")
+
+
+ALWAYS: dict[str, Make] = {
+    "a range": numbers,
+    "rows of a filter": lambda spark: numbers(spark).where("key > 3"),
+    "a seeded sample": lambda spark: numbers(spark).sample(0.5, 3),
+    "beside a broadcast": lambda spark: numbers(spark).join(numbers(spark).hint("broadcast"), "id"),
+}
+WITHOUT_ADAPTION: dict[str, Make] = {
+    "groups": lambda spark: numbers(spark).groupBy("key").count(),
+    "by a hash": lambda spark: numbers(spark).repartition(3, "key"),
+    "a join": lambda spark: numbers(spark).hint("merge").join(numbers(spark), "id"),
+}
+NEVER: dict[str, Make] = {
+    "a sort": lambda spark: numbers(spark).orderBy("key"),
+    "by ranges": lambda spark: numbers(spark).repartitionByRange(3, "id"),
+    "behind a sort": lambda spark: numbers(spark).orderBy("key").where("id > 3"),
+    "random numbers": lambda spark: numbers(spark).selectExpr("id", "rand() as r"),
+    "names": lambda spark: numbers(spark).selectExpr("uuid() as name"),
+    "numbers of rows": lambda spark: numbers(spark).selectExpr("monotonically_increasing_id()"),
+    "some rows": lambda spark: numbers(spark).limit(10),
+}
+
+
+def cases() -> list[object]:
+    return [
+        pytest.param(make, adaptive, expected, id=f"{name}, {'' if adaptive else 'not '}adaptive")
+        for expected, adaptive, makes in (
+            (True, True, ALWAYS),
+            (True, False, {**ALWAYS, **WITHOUT_ADAPTION}),
+            (False, True, {**WITHOUT_ADAPTION, **NEVER}),
+            (False, False, NEVER),
+        )
+        for name, make in makes.items()
+    ]
+
+
+@pytest.mark.parametrize(("make", "adaptive", "expected"), cases())
+def test_partitions_are_the_same_or_wait_for_the_last_one(
+    spark: SparkSession, make: Make, adaptive: bool, expected: bool
+) -> None:
+    spark.conf.set(ADAPTIVE, str(adaptive).lower())
+    assert is_repeatable(make(spark)) is expected
+
+
+def test_bounds_of_a_sort_are_others_the_next_time(spark: SparkSession, tmp_path: Path) -> None:
+    """Why a sort is not repeatable, although its rows are."""
+    spark.conf.set(ADAPTIVE, "false")
+
+    def sizes(folder: Path) -> list[int]:
+        rows = spark.range(0, 100_000, 1, 4).selectExpr("hash(id) as h").repartitionByRange(3, "h")
+        rows.write.parquet(str(folder))
+        return [pq.read_metadata(file).num_rows for file in sorted(folder.glob("*.parquet"))]
+
+    first, second = sizes(tmp_path / "first"), sizes(tmp_path / "second")
+    assert sum(first) == sum(second) == 100_000
+    assert first != second
+
+
+def test_a_fingerprint_is_that_of_plan_seeds_input_and_partitions(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    numbers(spark).write.parquet(f"{tmp_path}/one")
+    numbers(spark).write.parquet(f"{tmp_path}/other")
+    frames: list[Make] = [
+        numbers,
+        lambda spark: numbers(spark).where("key > 3"),
+        lambda spark: numbers(spark).where("key > 4"),
+        lambda spark: numbers(spark).sample(0.5, 3),
+        lambda spark: numbers(spark).sample(0.5, 4),
+        lambda spark: numbers(spark).withColumnRenamed("key", "k"),
+        lambda spark: spark.range(0, 1000, 1, 6).selectExpr("id", "id % 7 as key"),
+        lambda spark: spark.read.parquet(f"{tmp_path}/one"),
+        lambda spark: spark.read.parquet(f"{tmp_path}/other"),
+        lambda spark: spark.range(1).selectExpr(*(f"{n} as c{n}" for n in range(60))),
+        lambda spark: spark.range(1).selectExpr(*(f"{n} as c{n}" for n in range(59)), "7 as c59"),
+    ]
+    first = [fingerprint(make(spark)) for make in frames]
+    assert len({*first}) == len(frames)
+    assert [fingerprint(make(spark)) for make in frames] == first
