@@ -19,7 +19,7 @@ from flinkray.actors.gateways.stream_coordinator import (
     stream_coordinator_process,
 )
 from flinkray.actors.shared.cluster_services import ClusterServices
-from flinkray.core.ids import JobMasterId
+from flinkray.core.ids import ExecutionGraphID, JobMasterId
 from flinkray.core.options import JOB_MASTER_TAKEOVER_TIMEOUT
 from flinkray.rpc import EndpointSpec, FencedRpcEndpoint, RpcService
 from flinkray.scheduler.graph.job_graph import STREAM, JobGraph, JobVertex
@@ -54,6 +54,8 @@ class SourcesBeginning:
     """To what, the last time; None: they began anew, or *kept* is all of it."""
     kept: tuple[KeptPart, ...]
     """What the one before it knew, which died."""
+    graph_id: ExecutionGraphID
+    """Of the tasks that it serves."""
 
 
 class StreamCoordinatorProcess(CoordinatorProcess):
@@ -104,6 +106,7 @@ class StreamCoordinatorProcess(CoordinatorProcess):
             self._services.arguments.storage_dir,
             beginning.restores,
             beginning.kept,
+            beginning.graph_id,
         )
         return EndpointSpec(
             "StreamCoordinator",

@@ -9,7 +9,7 @@ from flinkray.actors.gateways.task_process import JobPartition
 from flinkray.checkpoint.handles import StateLocation
 from flinkray.core.blobs import BlobKey
 from flinkray.core.errors import FlinkRayError
-from flinkray.core.ids import JobID, JobMasterId, JobVertexID
+from flinkray.core.ids import ExecutionGraphID, JobID, JobMasterId, JobVertexID
 from flinkray.core.message import message
 from flinkray.rpc import RpcGateway, ask_timeout
 from flinkray.rpc.gateway import runs_to_completion
@@ -143,6 +143,8 @@ class StreamCoordinatorArguments:
     """How often coordinators had been restored when this one was to begin."""
     kept: tuple[KeptPart, ...] = ()
     """Of the coordinator before it, which died: what it goes on from."""
+    graph_id: ExecutionGraphID | None = None
+    """Of the tasks that it serves."""
 
 
 @message

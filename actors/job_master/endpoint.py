@@ -196,6 +196,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             self._slots.kept_parts,
             new_restart_strategy(job_master_restart_strategy(configuration)),
             self._replaced,
+            lambda: self._scheduler.graph_id,
         )
         self._deployer = TaskDeployer(
             self,

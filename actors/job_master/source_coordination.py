@@ -19,7 +19,7 @@ from flinkray.actors.gateways.stream_coordinator import (
 )
 from flinkray.actors.job_master.kept_parts import KeptParts
 from flinkray.core.errors import FlinkRayError, RpcConnectionError, RpcError
-from flinkray.core.ids import JobMasterId, JobVertexID
+from flinkray.core.ids import ExecutionGraphID, JobMasterId, JobVertexID
 from flinkray.rpc import FencedRpcEndpoint
 from flinkray.scheduler.checkpoints.actions import RestoreCoordinators, SnapshotCoordinators
 from flinkray.scheduler.execution.restart_strategy import RestartBackoffTimeStrategy
@@ -64,10 +64,13 @@ class SourceCoordination:
         kept: KeptParts,
         deaths: RestartBackoffTimeStrategy,
         on_replaced: Callable[[str], None],
+        graph_id: Callable[[], ExecutionGraphID],
     ) -> None:
-        """*sources*: the vertices that read them.  *deaths* says whether a process that has died
-        may be replaced.  *on_replaced* is called with the reason when another JobMaster has it."""
+        """*sources*: the vertices that read them.  *graph_id*: of their tasks.  *deaths* says
+        whether a process that has died may be replaced.  *on_replaced* is called with the reason
+        when another JobMaster has it."""
         self._on_replaced = on_replaced
+        self._graph_id = graph_id
         self._sources = frozenset(sources)
         self._kept = kept
         self._deaths = deaths
@@ -104,7 +107,7 @@ class SourceCoordination:
         if self._goes_on:
             kept, restores = self._kept.of(self._restores), self._restores
         self._expected, self._goes_on = coordinator, False
-        return SourcesBeginning(self._owner, restores, self._restored, kept)
+        return SourcesBeginning(self._owner, restores, self._restored, kept, self._graph_id())
 
     def started(self, coordinator: CoordinatorID) -> None:
         """It is there."""

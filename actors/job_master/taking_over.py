@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from flinkray.actors.coordinators.runner import CoordinatorRunner
@@ -98,19 +99,23 @@ class TakingOver:
         starting = self._slots.pool.start(self._reconciliation.decided)
         self._job_master.create_task(starting, "start the SlotPool")
         recovering = self._job_master.create_task(
-            steps.timed("checkpoints", self._recovered(recover)), "recover the checkpoints"
+            steps.timed("checkpoints", partial(self._recovered, recover)), "recover the checkpoints"
         )
-        left = await steps.timed("SlotPools", self._slots.left_by_past_job_masters())
+        left = await steps.timed("SlotPools", self._slots.left_by_past_job_masters)
         has_pool = left.notes is not None
         if left.notes is None and self._graph.has_stream_sources:
-            notes = await steps.timed("notes", self._past_coordinators.notes(self._patience))
+            notes = await steps.timed(
+                "notes", partial(self._past_coordinators.notes, self._patience)
+            )
             left = replace(left, notes=notes)
         adopting = self._job_master.create_task(
-            steps.timed("coordinator", self._adopted(left.notes)), "adopt the coordinator"
+            steps.timed("coordinator", partial(self._adopted, left.notes)), "adopt the coordinator"
         )
         if left.notes is not None:
             places, patience = (*left.task_executors, *left.notes.task_executors), self._patience
-            await steps.timed("reports", self._reconciliation.all_reported(places, patience))
+            await steps.timed(
+                "reports", partial(self._reconciliation.all_reported, places, patience)
+            )
         adopted, begun = await adopting, await recovering
         if begun is not None:
             self._decide(left, adopted, begun, has_pool=has_pool)
@@ -250,10 +255,10 @@ class _Steps:
         self._began = now()
         self._taken: list[str] = []
 
-    async def timed(self, name: str, step: Awaitable[T]) -> T:
+    async def timed(self, name: str, step: Callable[[], Awaitable[T]]) -> T:
         began = self._now()
         try:
-            return await step
+            return await step()
         finally:
             self._taken.append(f"{name} {(self._now() - began) * 1e3:.0f} ms")
 

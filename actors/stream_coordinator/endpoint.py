@@ -43,7 +43,7 @@ from flinkray.core.captured_output import note_output
 from flinkray.core.error_text import message_of, traceback_of, type_of
 from flinkray.core.errors import FlinkRayError, RpcConnectionError, RpcError
 from flinkray.core.ids import JobMasterId, JobVertexID
-from flinkray.file_results import published_location
+from flinkray.file_results import published_location, stream_execution
 from flinkray.ha.entries import decode_entry, encode_entry
 from flinkray.rpc import RpcEndpoint, RpcService, TimerHandle
 from flinkray.scheduler.checkpoints.messages import CheckpointAborted, CheckpointCompleted
@@ -107,6 +107,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         self._replaced: list[SourceHost] = []
         self._job_files = arguments.files
         self._storage_dir = arguments.storage_dir
+        self._graph_id = arguments.graph_id
         self._files = JobFiles(rpc_service, arguments.cluster_id)
         self._alignment = AlignmentGroups()
         self._attempts = dict(_attempts(arguments.kept))
@@ -363,6 +364,8 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
     def _new_host(
         self, vertex: VertexCode, state: EnumeratorState | None, checkpoint_id: int
     ) -> SourceHost:
+        execution = stream_execution(self._graph_id, self._restores)
+
         async def load(blob_server: str | None) -> Source[object]:
             async def fetch(key: BlobKey) -> bytes:
                 if blob_server is None:
@@ -376,8 +379,8 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
                 code = await fetch(code)
             source = await call_user_code(self.rpc_service, lambda: _load_source(code))
             if isinstance(source, SparkSource):
-                storage, stage = self._storage_dir, source.vertex_id
-                source.locate(published_location(storage, self._job_id, stage))
+                location = published_location(self._storage_dir, self._job_id, source.vertex_id)
+                source.locate(location, execution)
             return source
 
         kept = self._kept.get(vertex.vertex_id)

@@ -180,7 +180,7 @@ def start_local_ray(namespace: str, options: Mapping[str, object]) -> RayRuntime
     return _runtime(context, was_entered=True)
 
 
-def in_time(start: Callable[[], T]) -> T:
+def in_time(start: Callable[[], T], clear_away: Callable[[], None] = ray.shutdown) -> T:
     """What *start* returns, which is called again where Ray finds that its node has not started in
     time: a raylet gives up when its agent, in Python, takes 15 s to start, as on a busy machine."""
     for _ in range(_STARTS - 1):
@@ -190,7 +190,7 @@ def in_time(start: Callable[[], T]) -> T:
             if "timed out during startup" not in str(error):
                 raise
             log.warning("Ray's node did not start in time, and is started again")
-            ray.shutdown()
+            clear_away()
     return start()
 
 

@@ -24,6 +24,7 @@ from flinkray.file_results.published import (
     Publication,
     PublishedPartition,
     PublishedPartitions,
+    digest_of,
 )
 from flinkray.file_results.reader import RowGroupSplit, read_batches, share_of
 from flinkray.file_results.writer import ResultSchemaError, ResultWriter
@@ -48,6 +49,7 @@ __all__ = [
     "RowGroupSplit",
     "commit_log_location",
     "data_of_job",
+    "digest_of",
     "epochs_location",
     "partition_location",
     "published_location",

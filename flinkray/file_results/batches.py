@@ -23,7 +23,6 @@ from flinkray.file_results.published import PublishedPartition, PublishedPartiti
 _VERSION = 1
 _BEGUN = "_columns.json"
 _TAKEN = "_taken.json"
-_ENDED = "_ended.json"
 _ROWS = "rows"
 _PUBLISHED = re.compile(r"_published-(\d+)\.json")
 _BATCH = re.compile(r"batch-(\d+)\.json")
@@ -145,15 +144,18 @@ class PublishedBatches:
         taken = 0 if content is None else content["batches"]
         return max(0, self.progress().batches - taken)
 
-    def end(self) -> None:
-        """No batch follows those that are published."""
-        self._directory.write_json(_ENDED, {"version": _VERSION})
+    def end(self, execution: str = "") -> None:
+        """No batch follows those that are published, whichever execution of the stream reads them;
+        or only if that one does: those that go on from an earlier checkpoint have more to come."""
+        self._directory.write_json(_ended(execution), {"version": _VERSION})
 
     # --- for who reads ----------------------------------------------------------------------------
 
-    def ended(self) -> BatchProgress | None:
-        """All there are; None: there may be more."""
-        return None if self._directory.read_json(_ENDED) is None else self.progress()
+    def ended(self, execution: str = "") -> BatchProgress | None:
+        """All there are for that execution of the stream; None: there may be more."""
+        names = dict.fromkeys((_ended(""), _ended(execution)))
+        is_ended = any(self._directory.read_json(name) is not None for name in names)
+        return self.progress() if is_ended else None
 
     def batch(self, batch_id: int) -> MicroBatch | None:
         """None: it is not published, or was forgotten."""
@@ -214,6 +216,10 @@ def _name(batch_id: int) -> str:
 
 def _counted(batches: int) -> str:
     return f"_published-{batches:012d}.json"
+
+
+def _ended(execution: str) -> str:
+    return f"_end-{execution}.json"
 
 
 def _reader(execution: str, subtask: int) -> str:

@@ -21,7 +21,6 @@ from flinkray.core.ids import ExecutionGraphID
 from flinkray.file_results.directory import ResultDirectory
 
 _VERSION = 1
-_ENDED = "_ended.json"
 _DONE = re.compile(r"_done-(\d+)\.json")
 _EPOCH = re.compile(r"(\d+)\.json")
 _ROWS = "rows"
@@ -39,6 +38,8 @@ class EpochPart(NamedTuple):
     rows: int
     columns: str
     """Their names and types, for people; equal for equal columns."""
+    location: str = ""
+    """Where the epochs are that it was written for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +89,15 @@ class Epochs:
     def end(self, execution: str) -> None:
         """No other epochs follow, unless the stream goes back to an earlier checkpoint as a whole,
         in another execution."""
-        self._directory.write_json(_ENDED, {"version": _VERSION, "execution": execution})
+        # Each execution in a file of its own: one that is over and does not know it says nothing of
+        # the one that is there.
+        self._directory.write_json(_ended(execution), {"version": _VERSION})
 
     # --- for who takes them -----------------------------------------------------------------------
 
     def is_ended(self, execution: str) -> bool:
         """Whether all epochs are published; to be asked before :meth:`published`."""
-        content = self._directory.read_json(_ENDED)
-        return content is not None and content["execution"] == execution
+        return self._directory.read_json(_ended(execution)) is not None
 
     def published(self, after: int) -> list[Epoch]:
         """Those whose ids are above *after*, in order."""
@@ -154,3 +156,7 @@ class Epochs:
             self._directory.files.delete_file(f"{self._directory.path}/{name}")
         except FileNotFoundError:
             return
+
+
+def _ended(execution: str) -> str:
+    return f"_end-{execution}.json"

@@ -25,8 +25,6 @@ _VERSION = 1
 _BEGUN = "_begun.json"
 _SEALED = "_sealed.json"
 _UNFINISHED = "_unfinished"
-_END = 2**16
-"""Bytes by which a file is told from another one."""
 _NAME = re.compile(r"(\d+)-(\d+)-(\w+)\.arrow")
 
 
@@ -146,10 +144,12 @@ class PublishedPartitions:
             text = f"{name} of the partitions at {self.location} cannot be read: {error}"
             raise FileResultLostError(text, self.location) from error
 
-    def digest(self, publication_id: str, name: str) -> int:
-        """Of the file's end: the places of its batches, and some of its rows."""
-        files, path = self._directory.files, f"{self._directory.path}/{publication_id}/{name}"
-        with files.open_input_file(path) as file:
-            size = file.size()
-            file.seek(max(0, size - _END))
-            return crc32(file.read(_END), size)
+
+def digest_of(batch: pa.RecordBatch, before: int = 0) -> int:
+    """Of the values of a batch that was read from a file, and of those before it."""
+    digest = crc32(batch.num_rows.to_bytes(8, "big"), before)
+    for column in batch.columns:
+        for buffer in column.buffers():
+            # whether there is one tells as well
+            digest = crc32(b"-" if buffer is None else memoryview(buffer), digest)
+    return digest

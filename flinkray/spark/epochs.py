@@ -38,8 +38,16 @@ def handed_over_before(location: str, execution: str) -> SparkResult | None:
     return None if epochs.published(done.checkpoint_id) else _result(done)
 
 
+class NoMoreWantedError(FlinkRayError):
+    """Nobody takes what would become of it.  Raised, so that it is not taken for done."""
+
+
 class EpochTaker(ABC):
     """What becomes of an epoch."""
+
+    def is_over(self) -> bool:
+        """Whether nobody wants another one."""
+        return False
 
     @abstractmethod
     def is_taken(self, epoch: Epoch) -> bool:
@@ -51,6 +59,7 @@ class EpochTaker(ABC):
 
         Raises:
             InvalidStageResultError: it is not to return that.
+            NoMoreWantedError: nobody takes it any more.
         """
 
     @abstractmethod
@@ -93,7 +102,8 @@ class EpochHandOver:
     def run(
         self, read: ReadParquet, function: SparkEpochFunction, stopping: threading.Event
     ) -> SparkResult:
-        """Call the function with each epoch, in their order, until the stream has ended.
+        """Call the function with each epoch, in their order, until the stream has ended, or nobody
+        wants what becomes of the next one.
 
         Args:
             read: makes a DataFrame of the rows in files.
@@ -104,22 +114,28 @@ class EpochHandOver:
             FileResultLostError: rows of an epoch are gone.
         """
         done = self._epochs.last_done()
-        while not stopping.is_set():
-            is_ended = self._epochs.is_ended(self._execution)
-            found = self._epochs.published(done.checkpoint_id)
-            for epoch in found:
-                if stopping.is_set():
+        try:
+            while not self._is_over(stopping):
+                is_ended = self._epochs.is_ended(self._execution)
+                found = self._epochs.published(done.checkpoint_id)
+                for epoch in found:
+                    if self._is_over(stopping):
+                        break
+                    if not self._taker.is_taken(epoch):
+                        self._hand_over(read, function, epoch)
+                    done = self._epochs.note_done(epoch, done)
+                    self._epochs.forget(done)
+                if is_ended and not found:
+                    self._taker.end()
                     break
-                if not self._taker.is_taken(epoch):
-                    self._hand_over(read, function, epoch)
-                done = self._epochs.note_done(epoch, done)
-                self._epochs.forget(done)
-            if is_ended and not found:
-                self._taker.end()
-                break
-            if not found:
-                stopping.wait(LOOK_INTERVAL)
+                if not found:
+                    stopping.wait(LOOK_INTERVAL)
+        except NoMoreWantedError as reason:
+            logger.info("%s", reason)
         return _result(done)
+
+    def _is_over(self, stopping: threading.Event) -> bool:
+        return stopping.is_set() or self._taker.is_over()
 
     def _hand_over(self, read: ReadParquet, function: SparkEpochFunction, epoch: Epoch) -> None:
         logger.info("checkpoint %d: %d rows", epoch.checkpoint_id, epoch.rows)

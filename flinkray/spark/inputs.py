@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from flinkray.core.errors import FlinkRayError
@@ -37,7 +38,8 @@ def read_input(session: SparkSession, read: SparkStageInput) -> DataFrame:
             f"the result of {read.name!r} has no rows, and its columns are not known: let each of "
             "its tasks yield at least one record batch, which may be empty"
         )
-    return session.read.parquet(*paths)
+    frame: DataFrame = parquet_reader(session)(*paths)
+    return frame
 
 
 def missing_of(inputs: tuple[SparkStageInput, ...]) -> tuple[ResultPartitionID, ...]:
@@ -53,3 +55,9 @@ def missing_of(inputs: tuple[SparkStageInput, ...]) -> tuple[ResultPartitionID, 
             except OSError as error:
                 logger.warning("cannot look at %s: %s", location, error)
     return tuple(missing)
+
+
+def parquet_reader(session: SparkSession) -> Callable[..., DataFrame]:
+    """Reads files that pyarrow has written: dates are Gregorian in them, however old they are, as
+    Spark has them; the files do not say so, and Spark 3.5 asks."""
+    return session.read.option("datetimeRebaseMode", "CORRECTED").parquet

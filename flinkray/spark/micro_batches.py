@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from flinkray.core.errors import ConfigurationError, FlinkRayError
+from flinkray.core.errors import ConfigurationError
 from flinkray.file_results import Epoch, MicroBatch, PublishedBatches, PublishedPartition
 from flinkray.scheduler.shared.spark_reports import SparkResult
-from flinkray.spark.epochs import EpochTaker
+from flinkray.spark.epochs import EpochTaker, NoMoreWantedError, handed_over_before
 from flinkray.spark.publishing import arrow_schema, bounded, written_partitions
 from flinkray.spark.result import InvalidStageResultError, described
 from flinkray.spark.user_code import SparkFunction
@@ -116,7 +116,7 @@ def publish_stream(
     except StreamingQueryException:
         if publisher.error is None:
             raise
-        if not isinstance(publisher.error, _NoMoreWantedError):
+        if not isinstance(publisher.error, NoMoreWantedError):
             raise publisher.error from None
     if not publisher.is_over():
         batches.end()
@@ -137,10 +137,6 @@ def _streaming(returned: Any) -> DataFrame:
             "ones: call from_spark, or read with spark.readStream instead of spark.read"
         )
     return returned
-
-
-class _NoMoreWantedError(FlinkRayError):
-    """Raised in a micro-batch, so that Spark does not take it for done."""
 
 
 class _Publisher:
@@ -183,17 +179,30 @@ class _Publisher:
         self.error = error
 
 
+def gone_through_before(epochs: str, published: str, execution: str) -> SparkResult | None:
+    """What earlier attempts of the stage have made of a stream, if no more is to come."""
+    result = handed_over_before(epochs, execution)
+    if result is not None:  # the last one may have died before it had said so
+        PublishedBatches(published).end(execution)
+    return result
+
+
 class EpochsToBatches(EpochTaker):
     """What the function makes of an epoch is the next micro-batch.
 
     Args:
         location: where micro-batches are published.
+        execution: of the stream.
     """
 
-    def __init__(self, location: str, stopping: threading.Event) -> None:
+    def __init__(self, location: str, execution: str, stopping: threading.Event) -> None:
         self._batches = PublishedBatches(location)
+        self._execution = execution
         self._stopping = stopping
         self._batch_id = 0
+
+    def is_over(self) -> bool:
+        return self._batches.is_read_no_more(self._execution)
 
     def is_taken(self, epoch: Epoch) -> bool:
         # Now, and not when it is published: one that was overtaken meanwhile publishes the same
@@ -205,15 +214,23 @@ class EpochsToBatches(EpochTaker):
         frame = bounded(returned)
         schema = arrow_schema(frame.schema)
         self._batches.begin(frame.schema.simpleString())
-        _wait_for_room(self._batches, self._stopping, self._stopping.is_set)
+        self.wait_for_room()
         self.publish(_written(frame, self._batches.location, schema), epoch)
+
+    def wait_for_room(self) -> None:
+        """Raises NoMoreWantedError: nobody takes the micro-batches that wait."""
+
+        def is_over() -> bool:
+            return self._stopping.is_set() or self.is_over()
+
+        _wait_for_room(self._batches, self._stopping, is_over)
 
     def publish(self, partitions: tuple[PublishedPartition, ...], epoch: Epoch) -> None:
         """What was made of the epoch that :meth:`is_taken` was asked for."""
         self._batches.publish(MicroBatch(self._batch_id, partitions, epoch.checkpoint_id))
 
     def end(self) -> None:
-        self._batches.end()
+        self._batches.end(self._execution)
 
 
 def _wait_for_room(
@@ -221,7 +238,7 @@ def _wait_for_room(
 ) -> None:
     while batches.waiting() >= MOST_WAITING:
         if is_over():
-            raise _NoMoreWantedError("the stream takes no more micro-batches")
+            raise NoMoreWantedError("the stream takes no more micro-batches")
         stopping.wait(LOOK_INTERVAL)
 
 

@@ -30,9 +30,14 @@ logger = logging.getLogger(__name__)
 
 _EXPRESSION_ID = re.compile(r"#\d+")
 _MOST_FIELDS = "spark.sql.debug.maxToStringFields"
+_RDD = re.compile(r"\b(?:LogicalRDD|ExternalRDD)\b")
+"""Rows that Spark has already, or that come of functions: the plan does not say which they are."""
+_ACCESS_TIME = re.compile(r"access_time=\d+; ")
 _LIMIT = re.compile(r"^[\s:+|-]*(?:Global|Local)?Limit\b", re.MULTILINE)
 """Of whichever rows come first."""
 _SHUFFLE = re.compile(r"(?<!Broadcast)Exchange\b")
+_INDETERMINATE = "INDETERMINATE"
+"""What Spark says of rows that are dealt out one after the other, in whichever order they came."""
 _BY_RANGE = re.compile(r"(?<!Broadcast)Exchange rangepartitioning\(")
 """Spark draws the bounds from a sample, by a number that counts what its session did before."""
 
@@ -120,15 +125,20 @@ def is_repeatable(frame: DataFrame) -> bool:
     """
     execution = frame._jdf.queryExecution()
     logical = execution.optimizedPlan()
-    if not logical.deterministic() or _LIMIT.search(logical.toString()):
+    text = logical.toString()
+    if not logical.deterministic() or _LIMIT.search(text) or _RDD.search(text):
         return False
     is_adaptive = frame.sparkSession.conf.get("spark.sql.adaptive.enabled", "true") == "true"
     decided_later = _SHUFFLE if is_adaptive else _BY_RANGE
-    return not decided_later.search(execution.executedPlan().toString())
+    if decided_later.search(execution.executedPlan().toString()):
+        return False  # and an adaptive plan would compute its shuffles for its RDD
+    level: str = execution.toRdd().outputDeterministicLevel().toString()
+    return level != _INDETERMINATE
 
 
 def fingerprint(frame: DataFrame) -> str:
-    """Of the plan with all seeds in it, the input files, and how many partitions there are."""
+    """Of the plan with all seeds in it, the input files with their lengths and times, and how many
+    partitions there are."""
     conf = frame.sparkSession.conf
     most = conf.get(_MOST_FIELDS, "25")
     assert most is not None
@@ -138,10 +148,28 @@ def fingerprint(frame: DataFrame) -> str:
     parts = [
         _EXPRESSION_ID.sub("#", plan),
         *sorted(frame.inputFiles()),
+        *_file_statuses(frame),
         str(frame.rdd.getNumPartitions()),
         frame.schema.json(),
     ]
     return blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
+
+
+def _file_statuses(frame: DataFrame) -> list[str]:
+    """Of the files that Spark's own sources read."""
+    leaves = frame._jdf.queryExecution().optimizedPlan().collectLeaves()
+    statuses = []
+    for place in range(leaves.size()):
+        leaf = leaves.apply(place)
+        if leaf.getClass().getSimpleName() != "LogicalRelation":
+            continue
+        relation = leaf.relation()
+        if relation.getClass().getSimpleName() != "HadoopFsRelation":
+            continue
+        index = relation.location()
+        if index.getClass().getSimpleName() == "InMemoryFileIndex":
+            statuses.append(_ACCESS_TIME.sub("", index.allFiles().mkString("\n")))
+    return sorted(statuses)
 
 
 # --- in the executors -----------------------------------------------------------------------------

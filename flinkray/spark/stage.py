@@ -24,8 +24,13 @@ from flinkray.spark.executor_desk import ExecutorDesk
 from flinkray.spark.executors import ExecutorView
 from flinkray.spark.gateway import SparkStageDescriptor
 from flinkray.spark.host import SparkHost
-from flinkray.spark.inputs import missing_of, read_input
-from flinkray.spark.micro_batches import EpochsToBatches, StreamedFrame, publish_stream
+from flinkray.spark.inputs import missing_of, parquet_reader, read_input
+from flinkray.spark.micro_batches import (
+    EpochsToBatches,
+    StreamedFrame,
+    gone_through_before,
+    publish_stream,
+)
 from flinkray.spark.publishing import finished_before, publish
 from flinkray.spark.ray_cluster import RayContext
 from flinkray.spark.ray_java import check_ray_starts_java
@@ -150,10 +155,13 @@ class SparkStage:
     def _run_to_the_end(self) -> None:
         published_location = self._stage.published_location
         result = None
-        if published_location is not None:
+        epochs_location, execution = self._stage.epochs_location, self._stage.stream_execution
+        if published_location is not None and epochs_location is not None:
+            result = gone_through_before(epochs_location, published_location, execution)
+        elif published_location is not None:
             result = finished_before(published_location)
-        elif self._stage.epochs_location is not None:
-            result = handed_over_before(self._stage.epochs_location, self._stage.stream_execution)
+        elif epochs_location is not None:
+            result = handed_over_before(epochs_location, execution)
         if result is not None:
             self._finish(result)
             return
@@ -209,17 +217,18 @@ class SparkStage:
         hand_over = None
         if epochs_location is not None:
             published = self._stage.published_location
+            execution = self._stage.stream_execution
             taker: EpochTaker = WritesItself()
             if published is not None:
-                taker = EpochsToBatches(published, self._stopping)
-            hand_over = EpochHandOver(epochs_location, self._stage.stream_execution, taker)
+                taker = EpochsToBatches(published, execution, self._stopping)
+            hand_over = EpochHandOver(epochs_location, execution, taker)
         with outcome:
             self._report_before_stop(session.sparkContext)
             if hand_over is None:
                 frames = [read_input(session, read) for read in self._stage.inputs]
                 result = self._keep(function(session, *frames))
             else:
-                result = hand_over.run(session.read.parquet, function, self._stopping)
+                result = hand_over.run(parquet_reader(session), function, self._stopping)
         if outcome.error is None:
             self._report_final_progress()
             self._finish(result)

@@ -87,11 +87,17 @@ def test_a_ray_that_takes_too_long_to_start_is_started_again() -> None:
             raise outcome
         return outcome
 
-    assert in_time(start) == "started"
+    cleared: list[str] = []
+
+    def clear_away() -> None:
+        cleared.append("what was half started")
+
+    assert in_time(start, clear_away) == "started"
+    assert len(cleared) == 1
     starts += [late, late, late, "too late"]
     with pytest.raises(Exception, match="timed out during startup"):
-        in_time(start)
+        in_time(start, clear_away)
     starts[:] = [ValueError("no such argument"), "never"]
     with pytest.raises(ValueError, match="no such argument"):
-        in_time(start)
+        in_time(start, clear_away)
     assert starts == ["never"]

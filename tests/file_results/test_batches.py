@@ -111,6 +111,7 @@ def test_all_there_are_is_known_at_the_end(batches: PublishedBatches) -> None:
     assert batches.ended() is None
     batches.end()
     assert batches.ended() == (1, 2, -1)
+    assert batches.ended("1") == (1, 2, -1)
 
 
 def test_what_is_forgotten_stays_published(batches: PublishedBatches) -> None:
@@ -153,3 +154,12 @@ def test_nobody_reads_any_more_when_all_readers_of_an_execution_have_ended(
     batches.note_reader_ended("a", 0, 2)
     assert batches.is_read_no_more("a")
     assert not batches.is_read_no_more("b")
+
+
+def test_they_are_ended_for_those_who_are_of_the_same_execution(tmp_path: Path) -> None:
+    """In another one the stream has gone back to a checkpoint, and goes on."""
+    batches = PublishedBatches(str(tmp_path))
+    batches.end("1")
+    assert batches.ended("1") == (0, 0, -1)
+    assert batches.ended("2") is None
+    assert batches.ended() is None

@@ -105,3 +105,12 @@ def test_they_are_ended_for_those_who_are_of_the_same_execution(epochs: Epochs) 
     assert not epochs.is_ended(stream_execution(ExecutionGraphID.generate(), 0))
     epochs.end(second)
     assert epochs.is_ended(second)
+
+
+def test_the_end_of_an_execution_that_is_over_leaves_that_of_the_next_one(epochs: Epochs) -> None:
+    """A task of it had stood still just before that."""
+    graph = ExecutionGraphID.generate()
+    first, second = stream_execution(graph, 0), stream_execution(graph, 1)
+    epochs.end(second)
+    epochs.end(first)
+    assert epochs.is_ended(second)

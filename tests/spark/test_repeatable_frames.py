@@ -1,15 +1,18 @@
-"""Which DataFrames have the same partitions whenever they are computed, and what tells two apart;
-asked of Spark itself."""
+"""Which DataFrames have the same partitions whenever they are computed, what tells two apart, and
+how Spark reads what streams have written; asked of Spark itself."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import date, datetime, timezone
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from flinkray.spark.inputs import parquet_reader
 from flinkray.spark.publishing import fingerprint, is_repeatable
 from tests.local_spark import spark
 
@@ -19,12 +22,15 @@ pytestmark = pytest.mark.spark
 
 Make = Callable[[SparkSession], DataFrame]
 ADAPTIVE = "spark.sql.adaptive.enabled"
+SORTS = "spark.sql.execution.sortBeforeRepartition"
 
 
 @pytest.fixture(autouse=True)
 def as_by_default(spark: SparkSession) -> Iterator[None]:
+    spark.conf.set(SORTS, "false")  # so that "dealt out" depends on the order
     yield
     spark.conf.unset(ADAPTIVE)
+    spark.conf.unset(SORTS)
 
 
 def numbers(spark: SparkSession) -> DataFrame:
@@ -49,6 +55,9 @@ NEVER: dict[str, Make] = {
     "random numbers": lambda spark: numbers(spark).selectExpr("id", "rand() as r"),
     "names": lambda spark: numbers(spark).selectExpr("uuid() as name"),
     "numbers of rows": lambda spark: numbers(spark).selectExpr("monotonically_increasing_id()"),
+    "dealt out": lambda spark: numbers(spark).groupBy("key").count().repartition(3),
+    "of values": lambda spark: spark.createDataFrame([(1,), (2,)], "n long"),
+    "computed before": lambda spark: numbers(spark).sample(0.5).localCheckpoint(),
     "some rows": lambda spark: numbers(spark).limit(10),
 }
 
@@ -109,3 +118,36 @@ def test_a_fingerprint_is_that_of_plan_seeds_input_and_partitions(
     first = [fingerprint(make(spark)) for make in frames]
     assert len({*first}) == len(frames)
     assert [fingerprint(make(spark)) for make in frames] == first
+
+
+def test_a_file_that_was_written_anew_is_another_input(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "numbers.parquet"
+
+    def written(*numbers: int) -> str:
+        pq.write_table(pa.table({"n": numbers}), path)
+        return fingerprint(spark.read.parquet(str(path)))
+
+    first = written(1, 2, 3)
+    pq.read_table(path)
+    assert fingerprint(spark.read.parquet(str(path))) == first
+    assert written(1, 2, 4) != first
+
+
+def test_dates_of_an_epoch_are_what_they_were_however_old(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """By default Spark 3.5 refuses files that do not say which calendar their writer had."""
+    rows = {
+        "day": [date(1, 1, 1), date(1500, 2, 28)],
+        "at": [
+            datetime(1, 1, 1, 12, tzinfo=timezone.utc),
+            datetime(1899, 1, 1, tzinfo=timezone.utc),
+        ],
+    }
+    pq.write_table(pa.table(rows), tmp_path / "rows.parquet")
+    read = parquet_reader(spark)(str(tmp_path / "rows.parquet"))
+    texts = read.selectExpr("string(day) as day", "string(at) as at")
+    texts.write.parquet(str(tmp_path / "texts"))
+    found = pq.read_table(tmp_path / "texts").to_pylist()
+    assert [row["day"] for row in found] == ["0001-01-01", "1500-02-28"]
+    assert [row["at"][:4] for row in found] == ["0001", "1899"]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from flinkray.core.errors import SuppressRestartsError
 from flinkray.core.ids import JobVertexID
 from flinkray.file_results import EpochPart, Epochs, ResultWriter
 from flinkray.streaming.columnar.conversion import batch_of_type, block_to_batch
@@ -50,7 +51,7 @@ class SparkEpochSink(Sink[EpochPart]):
         return _EpochWriter(self._epochs(), context.type_info)
 
     def create_committer(self, context: CommitterContext) -> Committer[EpochPart]:
-        return _EpochCommitter(self._epochs())
+        return _EpochCommitter(self._epochs(), self._name)
 
     def _epochs(self) -> Epochs:
         if self._location is None:
@@ -60,6 +61,10 @@ class SparkEpochSink(Sink[EpochPart]):
                 "cluster=flinkray.connect())"
             )
         return Epochs(self._location)
+
+
+class EpochOfAnotherJobError(SinkError, SuppressRestartsError):
+    """Rows that a savepoint names cannot be handed over by the job that goes on from it."""
 
 
 class _EpochWriter(SinkWriter[EpochPart]):
@@ -112,7 +117,7 @@ class _EpochWriter(SinkWriter[EpochPart]):
         assert schema is not None
         writer.finish()
         columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
-        return (EpochPart(self._name, writer.rows, columns),)
+        return (EpochPart(self._name, writer.rows, columns, self._epochs.location),)
 
     def close(self) -> None:
         if self._writer is not None:
@@ -120,13 +125,23 @@ class _EpochWriter(SinkWriter[EpochPart]):
 
 
 class _EpochCommitter(Committer[EpochPart]):
-    def __init__(self, epochs: Epochs) -> None:
+    def __init__(self, epochs: Epochs, name: str) -> None:
         self._epochs = epochs
+        self._name = name
 
     def commit(self, requests: Sequence[CommitRequest[EpochPart]]) -> None:
         """They are all of one checkpoint, and all that there is of it: barriers are aligned."""
         parts = [request.committable for request in requests]
-        self._epochs.publish(requests[0].checkpoint_id, parts)
+        checkpoint_id = requests[0].checkpoint_id
+        if any(part.location != self._epochs.location for part in parts):
+            rows = sum(part.rows for part in parts)
+            raise EpochOfAnotherJobError(
+                f"{rows} rows for {self._name!r} belong to checkpoint {checkpoint_id} of another "
+                "job and lie in its files, which go with it: Spark was handed them over if that "
+                "job was stopped with the savepoint, and has not seen them if it was not.  To go "
+                "on without them, give the sink another uid, and allow state that is not restored"
+            )
+        self._epochs.publish(checkpoint_id, parts)
 
 
 # --- columns --------------------------------------------------------------------------------------

@@ -232,6 +232,8 @@ class SourceCoordinator(EnumeratorContext[Any]):
         )
         self._state = None
         self._enumerator.start()
+        for cut in self._cuts:  # what it is asked for later may be of a later moment
+            self._enumerator.snapshot_state(cut)
         resets, self._resets = self._resets, {}
         for reset in resets.values():
             self.reset_subtask(reset.subtask, reset.attempt, reset.checkpoint_id)

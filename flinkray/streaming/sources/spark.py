@@ -14,6 +14,7 @@ from flinkray.file_results import (
     NonDeterministicSourceError,
     PublishedPartition,
     PublishedPartitions,
+    digest_of,
 )
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.elements import Columns, Origin
@@ -47,7 +48,7 @@ class SparkSplit(NamedTuple):
     """Of the file that was read, in that publication."""
     offset: int = 0
     digest: int = 0
-    """Of the file, when some of it was read."""
+    """Of the batches that have been read."""
 
 
 class SparkSource(Source[SparkSplit]):
@@ -72,10 +73,12 @@ class SparkSource(Source[SparkSplit]):
         self._type_info = type_info
         self._convert = convert
         self._location: str | None = None
+        self._execution = ""
 
-    def locate(self, location: str) -> None:
-        """Where the stage publishes; known in the processes of the cluster only."""
-        self._location = location
+    def locate(self, location: str, execution: str = "") -> None:
+        """Where the stage publishes, and which execution of the stream reads that; known in the
+        processes of the cluster only."""
+        self._location, self._execution = location, execution
 
     def get_boundedness(self) -> Boundedness:
         return Boundedness.BOUNDED
@@ -206,9 +209,12 @@ class _SparkReader(SequentialReader[SparkSplit]):
         self._name = name
         self._convert = convert
         self._file: pa.RecordBatchFileReader | None = None
+        self._digested = 0
+        """Batches of the split that its digest is of: it is brought up to date when it is asked
+        for, as most splits are read without that."""
 
     def open_split(self, split: SparkSplit) -> None:
-        self._split, self._file = split, None
+        self._split, self._file, self._digested = split, None, split.offset
 
     def read(self, max_records: int) -> Polled:
         if self._file is None:
@@ -230,21 +236,20 @@ class _SparkReader(SequentialReader[SparkSplit]):
     def _open(self) -> pa.RecordBatchFileReader | None:
         split, published = self._split, self._published
         try:
-            file = published.open(split.publication_id, split.name)
+            return published.open(split.publication_id, split.name)
         except FileResultLostError:
             found = self._published_anew()
-            if found is None:
-                return None
-            split = split._replace(name=found.name, rows=found.rows)
-            file = published.open(split.publication_id, split.name)
-        digest = published.digest(split.publication_id, split.name)
-        if split.offset and (self._split.rows, self._split.digest) != (split.rows, digest):
+        if found is None:
+            return None
+        file = published.open(split.publication_id, found.name)
+        is_same = split.rows == found.rows and split.offset <= file.num_record_batches
+        if split.offset and not (is_same and _digest(file, split.offset) == split.digest):
             raise NonDeterministicSourceError(
                 f"partition {split.number} of {self._name!r} was read up to batch {split.offset}, "
-                f"of {self._split.rows} rows; computed anew, it has {split.rows} rows, or others: "
-                f"{_WAY_OUT}"
+                f"of {split.rows} rows; computed anew, it has {found.rows} rows, or others, or in "
+                f"another order: {_WAY_OUT}"
             )
-        self._split = split._replace(digest=digest)
+        self._split = split._replace(name=found.name, rows=found.rows)
         return file
 
     def _published_anew(self) -> PublishedPartition | None:
@@ -262,7 +267,19 @@ class _SparkReader(SequentialReader[SparkSplit]):
         return found
 
     def remaining(self) -> SparkSplit:
+        if self._file is not None:
+            begin, digest = self._digested, self._split.digest
+            self._digested = self._split.offset
+            digest = _digest(self._file, self._digested, begin, digest)
+            self._split = self._split._replace(digest=digest)
         return self._split
+
+
+def _digest(file: pa.RecordBatchFileReader, end: int, begin: int = 0, before: int = 0) -> int:
+    digest = before
+    for place in range(begin, end):
+        digest = digest_of(file.get_batch(place), digest)
+    return digest
 
 
 _WAY_OUT = (

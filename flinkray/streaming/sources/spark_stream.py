@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from flinkray.core.clock import Clock
-from flinkray.file_results import PublishedBatches
+from flinkray.file_results import FileResultLostError, PublishedBatches
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.elements import Columns, Origin
 from flinkray.streaming.sources.reader import SequentialReader
@@ -49,15 +49,16 @@ class SparkStreamSource(SparkSource):
     def create_enumerator(
         self, context: EnumeratorContext[Any], clock: Clock
     ) -> SplitEnumerator[Any]:
-        return MicroBatchEnumerator(context, PublishedBatches(self.location), self._name, clock)
+        batches = PublishedBatches(self.location)
+        return MicroBatchEnumerator(context, batches, self._name, clock, self._execution)
 
     def create_reader(self, context: ReaderContext) -> SourceReader[Any]:
         return _MicroBatchReader(context, PublishedBatches(self.location), self._convert)
 
 
 class MicroBatchEnumerator(SplitEnumerator[MicroBatchSplit]):
-    """Its state: where the micro-batches are, the number of the next one, and partitions of earlier
-    ones that were not handed out."""
+    """Its state: where the micro-batches are, the number of the next one, partitions of earlier
+    ones that were not handed out, and the cuts of checkpoints that may still be completed."""
 
     def __init__(
         self,
@@ -65,11 +66,13 @@ class MicroBatchEnumerator(SplitEnumerator[MicroBatchSplit]):
         batches: PublishedBatches,
         name: str,
         clock: Clock,
+        execution: str = "",
     ) -> None:
         super().__init__(context)
         self._batches = batches
         self._name = name
         self._clock = clock
+        self._execution = execution
         self._next = 0
         self._taken = 0
         """So many are said to be taken."""
@@ -115,7 +118,7 @@ class MicroBatchEnumerator(SplitEnumerator[MicroBatchSplit]):
     def _take(self) -> None:
         """The next batch that has rows, if it is published."""
         while not self._remaining:
-            ended = self._batches.ended()  # asked before
+            ended = self._batches.ended(self._execution)  # asked before
             batch = self._batches.batch(self._next)
             if batch is None:
                 self._is_at_end = ended is not None and self._next >= ended.batches
@@ -131,10 +134,10 @@ class MicroBatchEnumerator(SplitEnumerator[MicroBatchSplit]):
     def snapshot_state(self, checkpoint_id: int) -> Any:
         # asked for again, it may not be the checkpoint's any more
         self._cuts.setdefault(checkpoint_id, self._next)
-        return self._batches.location, self._next, list(self._remaining)
+        return self._batches.location, self._next, list(self._remaining), dict(self._cuts)
 
     def restore(self, checkpoint: Any) -> None:
-        location, self._next, remaining = checkpoint
+        location, self._next, remaining, cuts = checkpoint
         if location != self._batches.location:
             raise StreamError(
                 f"the micro-batches of {self._name!r} were read up to number {self._next} in "
@@ -142,6 +145,10 @@ class MicroBatchEnumerator(SplitEnumerator[MicroBatchSplit]):
                 "with its job.  Give the source another uid, and allow state that is not restored"
             )
         self._remaining = [MicroBatchSplit(*split) for split in remaining]
+        self._cuts = dict(cuts)
+        if self._next < self._batches.progress().batches and not self._batches.batch(self._next):
+            text = f"micro-batch {self._next} of {self._name!r} was published, and is gone"
+            raise FileResultLostError(text, location)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         known = [cut for cut in self._cuts if cut <= checkpoint_id]

@@ -14,7 +14,7 @@ from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.gateways.messages import ClusterArguments, SlotPoolArguments
 from flinkray.actors.job_master.slot_pool_connection import SlotPoolConnection
 from flinkray.actors.shared.cluster_services import ClusterServices
-from flinkray.core.ids import JobMasterId
+from flinkray.core.ids import ExecutionGraphID, JobMasterId
 from flinkray.rpc import (
     FencedRpcEndpoint,
     HeartbeatSettings,
@@ -65,7 +65,7 @@ class Owner(FencedRpcEndpoint[JobMasterId]):
 
     async def start_coordinator(self, kind: CoordinatorKind) -> None:
         services = ClusterServices.create(self.rpc_service, CLUSTER)
-        beginning = SourcesBeginning(self.fencing_token, 0, None, ())
+        beginning = SourcesBeginning(self.fencing_token, 0, None, (), ExecutionGraphID.generate())
         kinds = CoordinatorProcesses(
             self, GRAPH, services, "no:driver", lambda coordinator: beginning, print
         )

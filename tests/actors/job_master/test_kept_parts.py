@@ -14,7 +14,7 @@ from flinkray.actors.gateways.stream_coordinator import CoordinatorReplacedError
 from flinkray.actors.job_master.kept_parts import KeptParts, latest_parts
 from flinkray.actors.job_master.slot_pool_connection import Call
 from flinkray.actors.job_master.source_coordination import SourceCoordination
-from flinkray.core.ids import JobMasterId, JobVertexID
+from flinkray.core.ids import ExecutionGraphID, JobMasterId, JobVertexID
 from flinkray.rpc import FencedRpcEndpoint, LocalRpcService
 from flinkray.scheduler.execution.restart_strategy import new_restart_strategy
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart
@@ -131,6 +131,7 @@ def sources_of(around: Surroundings) -> SourceCoordination:
         around.parts,
         new_restart_strategy(FixedDelayRestart(3, 0.0)),
         lambda why: None,
+        ExecutionGraphID.generate,
     )
 
 

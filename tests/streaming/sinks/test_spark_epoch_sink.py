@@ -16,7 +16,11 @@ from flinkray.streaming.errors import OperatorError, StreamError
 from flinkray.streaming.records.elements import Columns
 from flinkray.streaming.records.row import Row
 from flinkray.streaming.sinks.sink import SinkError
-from flinkray.streaming.sinks.spark import SparkEpochSink, check_columns
+from flinkray.streaming.sinks.spark import (
+    EpochOfAnotherJobError,
+    SparkEpochSink,
+    check_columns,
+)
 from tests.streaming.sinks.sink_harness import SinkHarness, SinkState
 
 
@@ -208,3 +212,14 @@ def test_values_without_a_type_of_their_own_are_refused_as_they_come(tmp_path: P
     out = harness(tmp_path)
     with pytest.raises((SinkError, OperatorError), match="column 'lasted' is of type duration"):
         out.process(Row(at=datetime(2026, 1, 1), lasted=timedelta(seconds=1)))
+
+
+def test_rows_that_lie_with_another_job_are_refused_by_name(tmp_path: Path) -> None:
+    """They go with it: the job that a savepoint begins has nothing to hand over."""
+    out = harness(tmp_path / "first job")
+    out.process(1, 2)
+    state = out.checkpoint()
+    out.close()
+    with pytest.raises(EpochOfAnotherJobError, match=r"2 rows for .out. belong to checkpoint 1 "):
+        harness(tmp_path / "second job", state)
+    assert published(tmp_path / "second job") == {}

@@ -317,3 +317,35 @@ def test_closing_closes_the_enumerator() -> None:
     source = ThreeSplits()
     new(source).close()
     assert source.notes == ["closed"]
+
+
+class Cuts(FixedSplitsEnumerator[str]):
+    """Its state: for which checkpoints it was asked for it, and what was left then."""
+
+    def __init__(self, context: EnumeratorContext[str]) -> None:
+        super().__init__(context, ["a", "b"])
+        self.cuts: dict[int, int] = {}
+
+    def snapshot_state(self, checkpoint_id: int) -> Any:
+        self.cuts.setdefault(checkpoint_id, len(super().snapshot_state(checkpoint_id)))
+        return self.cuts
+
+
+class CutsSource(ThreeSplits):
+    def create_enumerator(
+        self, context: EnumeratorContext[Any], clock: Clock
+    ) -> SplitEnumerator[Any]:
+        self.enumerator = Cuts(context)
+        return self.enumerator
+
+
+def test_an_enumerator_is_asked_for_cuts_before_it_hands_anything_out() -> None:
+    """Its readers were not heard of when they were made; what it is asked for later, as that is
+    kept elsewhere, is none of theirs."""
+    source = CutsSource()
+    coordinator = SourceCoordinator(ManualClock())
+    coordinator.snapshot(1)
+    coordinator.start(source, 1)
+    coordinator.heard(0, 0, 1)
+    coordinator.progress()
+    assert source.enumerator.cuts == {1: 2}

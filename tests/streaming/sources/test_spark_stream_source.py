@@ -176,6 +176,43 @@ def test_manifests_stay_while_a_checkpoint_needs_them(published: Published) -> N
     assert [published.batches.batch(i) is not None for i in range(3)] == [False, True, True]
 
 
+def test_a_cut_is_that_of_the_enumerator_before_which_died(published: Published) -> None:
+    """The checkpoint can still be completed, and the job go back to it."""
+    before = published.enumerator()
+    for batch_id in range(3):
+        published.publish(batch_id, [batch_id])
+    before.handle_split_request(0)
+    before.snapshot_state(7)
+    before.handle_split_request(0)
+
+    after = published.enumerator(before.snapshot_state(7))
+    after.snapshot_state(7)
+    after.notify_checkpoint_complete(7)
+
+    assert [published.batches.batch(i) is not None for i in range(3)] == [False, True, True]
+
+
+def test_micro_batches_that_are_gone_are_named(published: Published) -> None:
+    enumerator = published.enumerator()
+    state = enumerator.snapshot_state(1)
+    for batch_id in range(2):
+        published.publish(batch_id, [batch_id])
+    published.batches.forget(below=1)
+    with pytest.raises(FileResultLostError, match="micro-batch 0 of 'clicks'"):
+        published.enumerator(state)
+
+
+def test_the_end_of_another_execution_is_not_that_of_this_one(published: Published) -> None:
+    published.source.locate(published.batches.location, "2")
+    enumerator = published.enumerator()
+    published.batches.end("1")
+    enumerator.handle_split_request(0)
+    assert published.readers.done == []
+    published.batches.end("2")
+    enumerator.discover()
+    assert published.readers.done == [0]
+
+
 # --- whatever happens -----------------------------------------------------------------------------
 
 
@@ -200,6 +237,7 @@ class Run:
         self.pending.clear()
         self.published.readers = Readers(self.parallelism)
         self.given = [0] * self.parallelism
+        self.asked = [0] * self.parallelism
         self.enumerator = self.published.enumerator(state)
         self.readers = [
             self.published.source.create_reader(ReaderContext(i, self.parallelism, ManualClock()))
@@ -215,7 +253,21 @@ class Run:
         context = self.readers[number].context
         if context.split_requested:
             context.split_requested = False
+            self.asked[number] += 1
             self.enumerator.handle_split_request(number)
+        self.hand_over()
+
+    def kept(self) -> Any:
+        """What another coordinator would go on from."""
+        last = self.pending[-1][0] if self.pending else self.checkpoints
+        return self.enumerator.snapshot_state(last)
+
+    def replace(self) -> None:
+        """The process of the enumerator dies."""
+        self.enumerator = self.published.enumerator(self.kept())
+        for number in range(self.parallelism):
+            if self.asked[number] > self.given[number]:
+                self.enumerator.handle_split_request(number)
         self.hand_over()
 
     def hand_over(self) -> None:
@@ -265,11 +317,14 @@ class Run:
 STEPS = st.one_of(
     st.tuples(st.just("publish"), st.lists(st.integers(0, 3), max_size=3)),
     st.tuples(st.just("poll"), st.integers(0, 5)),
-    st.tuples(st.sampled_from(["checkpoint", "completes", "fails", "rescales"]), st.none()),
+    st.tuples(
+        st.sampled_from(["checkpoint", "completes", "fails", "rescales", "keep", "replace"]),
+        st.none(),
+    ),
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=100)
 @given(st.lists(STEPS, max_size=60))
 def test_each_row_is_read_once_whatever_happens(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, Any]]
@@ -284,6 +339,10 @@ def test_each_row_is_read_once_whatever_happens(
             run.checkpoint()
         elif what == "completes":
             run.completes()
+        elif what == "keep":
+            run.kept()
+        elif what == "replace":
+            run.replace()
         else:
             if what == "rescales":
                 run.parallelism = 5 - run.parallelism
