@@ -46,6 +46,7 @@ def collect(tmp_path: Path) -> Collect:
     return collect
 
 
+@pytest.mark.slow  # the demo's test shows it, too
 def test_statistics_of_all_flights_equal_those_computed_with_pandas(
     spark: SparkSession, collect: Collect
 ) -> None:

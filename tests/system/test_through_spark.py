@@ -42,7 +42,7 @@ def test_each_row_comes_back_once_although_the_driver_is_killed_in_between(
 ) -> None:
     env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster)
     env.set_parallelism(2).enable_checkpointing(500)
-    numbers = env.from_source(DataGeneratorSource(int, COUNT, 50.0), None, "numbers").uid("numbers")
+    numbers = env.from_source(DataGeneratorSource(int, COUNT, 80.0), None, "numbers").uid("numbers")
     rows = numbers.map(lambda n: (n, n % 4), ROW).uid("rows")
     came = rows.through_spark(named, memory="1g", name="named").uid("named")
     texts = came.map(lambda row: f"{row['n']} {row['name']}", Types.STRING()).uid("texts")
