@@ -9,7 +9,6 @@ half a year, the process that holds the delay model of Kennedy airport is ended 
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 import time
 from contextlib import suppress
@@ -19,7 +18,7 @@ import flights_alerts
 import pyarrow as pa
 from flights_alerts_check import check, expected_hours, joined_flights
 from flights_kill import NotSurvivedError, kill_task_process
-from flights_outputs import Files, alerts_output
+from flights_outputs import Output
 from flights_progress import Progress
 
 import flinkray
@@ -40,6 +39,8 @@ DAYS = 170
 """That the model has learned from when the kill comes."""
 POLL = 0.1
 """Seconds."""
+CANCEL_PATIENCE = 30.0
+"""Seconds for a cancelled job to end."""
 
 
 class Pace:
@@ -51,29 +52,24 @@ class Pace:
         self._pid = folder / "pid"
 
     def map_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        self._pid.write_text(str(os.getpid()))
+        unfinished = self._pid.with_name("pid.unfinished")
+        unfinished.write_text(str(os.getpid()))
+        unfinished.replace(self._pid)
         newest = batch["time_hour"].cast(pa.timestamp("ms", "UTC")).cast(pa.int64())[-1].as_py()
         is_held = newest >= SECOND_HALF and not self._killed.exists()
         time.sleep(batch.num_rows / (BEFORE_THE_KILL if is_held else FLIGHTS_PER_SECOND))
         return batch
 
 
-def run(
-    client: flinkray.ClusterClient, output: Path, postgresql: str | None, progress: Progress
-) -> None:
+def run(client: flinkray.ClusterClient, hours: Output, alerts: Output, progress: Progress) -> None:
     """Write hours and alerts, with a kill in June, and compare them with what pandas computes.
 
     Raises:
         NotSurvivedError: nothing could be killed, or the job did not go on from a checkpoint.
         WrongResultsError: the results are not those of pandas.
     """
-    for folder_name in ("hours", "alerts"):  # of an earlier demo
-        shutil.rmtree(output / folder_name, ignore_errors=True)
-    hours = Files(output / "hours")
-    with (
-        alerts_output(postgresql, output / "alerts") as alerts,
-        tempfile.TemporaryDirectory(prefix="flights-") as folder,
-    ):
+    # a job that is interrupted may write there while it ends
+    with tempfile.TemporaryDirectory(prefix="flights-", ignore_cleanup_errors=True) as folder:
         env = StreamExecutionEnvironment.get_execution_environment(cluster=client)
         env.enable_checkpointing(CHECKPOINT_INTERVAL)
         env.get_checkpoint_config().set_checkpoint_storage_dir(str(Path(folder) / "checkpoints"))
@@ -86,14 +82,15 @@ def run(
         except BaseException:
             with suppress(flinkray.FlinkRayError):
                 handle.cancel()
+                handle.wait(CANCEL_PATIENCE)
             raise
         story.end()
-        found = alerts.rows()
-        check(hours.rows(), found, expected_hours(joined_flights()))
-        progress.say(
-            f"{len(hours.rows()):,} hours in {hours}, {len(found)} alerts in {alerts}: what pandas"
-            " computes, in spite of the kill"
-        )
+    found = alerts.rows()
+    check(hours.rows(), found, expected_hours(joined_flights()))
+    progress.say(
+        f"{len(hours.rows()):,} hours in {hours}, {len(found)} alerts in {alerts}: what pandas"
+        " computes, in spite of the kill"
+    )
     print("\nThe hours that were worst, compared with what was usual:\n")
     for alert in flights_alerts.worst(found, 5):
         print(f"  {flights_alerts.line_of(alert)}")

@@ -9,6 +9,7 @@ last through Spark and a stream in one job (``flights_alerts.py``).  Both stream
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ import flights_alerts_kill
 import flights_kill
 import pyarrow.parquet as pq
 from flights import package_data, pipeline
+from flights_outputs import Files, alerts_output
 from flights_progress import Progress
 from flights_report import plot, summary, text_table
 
@@ -57,8 +59,13 @@ def run(output: Path, parallelism: int, postgresql: str | None, keep_running: bo
         FlinkRayError: the job was refused or failed.
     """
     progress = Progress()
+    for name in ("hours", "alerts"):  # of an earlier demo
+        shutil.rmtree(output / name, ignore_errors=True)
     progress.say("starting a cluster on this machine: Ray, Dispatcher, ResourceManager")
-    with flinkray.connect("local") as client:
+    with (
+        alerts_output(postgresql, output / "alerts") as alerts,
+        flinkray.connect("local") as client,
+    ):
         progress.say("the cluster is up")
         job = flinkray.spark_job(
             pipeline, name="flights", parallelism=parallelism, cpu=1, memory="1g"
@@ -92,7 +99,8 @@ def run(output: Path, parallelism: int, postgresql: str | None, keep_running: bo
         )
         flights_kill.run(client, parallelism, progress.say)
         progress.say("Spark and a stream as one job, which is going to lose a process, too")
-        flights_alerts_kill.run(client, output, postgresql, progress.of_another_job())
+        hours = Files(output / "hours")
+        flights_alerts_kill.run(client, hours, alerts, progress.of_another_job())
         if keep_running:
             _wait_for_user(client.dashboard_url)
         progress.say("shutting the cluster down")

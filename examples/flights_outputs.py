@@ -15,7 +15,7 @@ import flinkray
 from flinkray.datastream.connectors import FileSink, ParquetFormat, Sink
 from flinkray.datastream.connectors.file_system import BucketAssigner
 from flinkray.datastream.connectors.postgresql import PostgreSqlSink
-from flinkray.testing.postgres_server import PostgresServer, why_not
+from flinkray.testing.postgres_server import PostgresServer, PostgresServerError, why_not
 
 TABLE = "flights_alerts"
 COLUMNS = {
@@ -116,9 +116,26 @@ def alerts_output(conninfo: str | None, folder: Path) -> Iterator[Output]:
         print(f"{why_not()}, so alerts go to files; --postgresql names another database")
         yield Files(folder)
     else:
-        server = PostgresServer()
-        try:
-            server.start()
+        with _own_server() as server:
             yield Table(server.conninfo)
-        finally:
-            server.close()
+
+
+@contextmanager
+def _own_server() -> Iterator[PostgresServer]:
+    try:
+        server = PostgresServer()
+    except PostgresServerError as error:
+        raise _does_not_start(error) from error
+    try:
+        server.start()
+        yield server
+    except PostgresServerError as error:
+        raise _does_not_start(error) from error
+    finally:
+        server.close()
+
+
+def _does_not_start(error: PostgresServerError) -> OutputError:
+    return OutputError(
+        f"PostgreSQL is installed and does not start ({error}); --postgresql names another database"
+    )

@@ -41,7 +41,12 @@ from flinkray.checkpoint.storage import DEFAULT_INLINE_THRESHOLD, state_writer
 from flinkray.core.blobs import BlobKey
 from flinkray.core.captured_output import note_output
 from flinkray.core.error_text import message_of, traceback_of, type_of
-from flinkray.core.errors import FlinkRayError, RpcConnectionError, RpcError
+from flinkray.core.errors import (
+    FlinkRayError,
+    RpcConnectionError,
+    RpcError,
+    SuppressRestartsError,
+)
 from flinkray.core.ids import JobMasterId, JobVertexID
 from flinkray.file_results import published_location, stream_execution
 from flinkray.ha.entries import decode_entry, encode_entry
@@ -404,6 +409,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
                 message_of(error),
                 traceback_of(error, error.__traceback__),
                 is_user_error=True,
+                suppress_restarts=_would_come_again(error),
             )
             if self._deadline is None:
                 self.create_task(self._report(self._failure), "report a failure")
@@ -512,3 +518,11 @@ def _load_source(code: bytes) -> Source[object]:
     head = chain.load().operators[0].operator
     assert isinstance(head, SourceOperator)
     return head.source
+
+
+def _would_come_again(error: BaseException) -> bool:
+    """Whatever the job goes on from."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, SuppressRestartsError):
+        cause = cause.__cause__
+    return cause is not None

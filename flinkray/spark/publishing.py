@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 _EXPRESSION_ID = re.compile(r"#\d+")
 _MOST_FIELDS = "spark.sql.debug.maxToStringFields"
-_RDD = re.compile(r"\b(?:LogicalRDD|ExternalRDD)\b")
+_OPAQUE = re.compile(r"\b(?:LogicalRDD|ExternalRDD|LocalRelation|InMemoryRelation)\b")
 """Rows that Spark has already, or that come of functions: the plan does not say which they are."""
 _ACCESS_TIME = re.compile(r"access_time=\d+; ")
 _LIMIT = re.compile(r"^[\s:+|-]*(?:Global|Local)?Limit\b", re.MULTILINE)
@@ -126,7 +126,7 @@ def is_repeatable(frame: DataFrame) -> bool:
     execution = frame._jdf.queryExecution()
     logical = execution.optimizedPlan()
     text = logical.toString()
-    if not logical.deterministic() or _LIMIT.search(text) or _RDD.search(text):
+    if not logical.deterministic() or _LIMIT.search(text) or _OPAQUE.search(text):
         return False
     is_adaptive = frame.sparkSession.conf.get("spark.sql.adaptive.enabled", "true") == "true"
     decided_later = _SHUFFLE if is_adaptive else _BY_RANGE

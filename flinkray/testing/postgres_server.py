@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 import psycopg
@@ -47,8 +48,16 @@ def _user() -> pwd.struct_passwd | None:
     return None
 
 
+class PostgresServerError(Exception):
+    """It does not start; the text is what it has said."""
+
+
 class PostgresServer:
-    """Not durable: the machine does not fail while tests run."""
+    """Not durable: the machine does not fail while tests run.
+
+    Raises:
+        PostgresServerError: its data cannot be made.
+    """
 
     def __init__(self) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="fr-pg-", dir="/tmp"))  # sockets: short paths
@@ -65,14 +74,24 @@ class PostgresServer:
                 "--pdeathsig=KILL",
             ]
         self._data = str(self.directory / "data")
-        initdb = [*self._program("initdb"), "--no-sync", "--auth=trust", "--username=flinkray"]
-        subprocess.run(
-            [*initdb, "--encoding=UTF8", "--locale=C.UTF-8", "-D", self._data],
-            check=True,
-            capture_output=True,
-            cwd=self.directory,
-        )
         self._process: subprocess.Popen[bytes] | None = None
+        with ExitStack() as failing:
+            failing.callback(shutil.rmtree, self.directory)
+            self._make_data()
+            failing.pop_all()
+
+    def _make_data(self) -> None:
+        initdb = [*self._program("initdb"), "--no-sync", "--auth=trust", "--username=flinkray"]
+        try:
+            subprocess.run(
+                [*initdb, "--encoding=UTF8", "--locale=C.UTF-8", "-D", self._data],
+                check=True,
+                capture_output=True,
+                text=True,
+                cwd=self.directory,
+            )
+        except subprocess.CalledProcessError as error:
+            raise PostgresServerError(f"initdb has failed: {error.stderr.strip()}") from error
 
     def _program(self, name: str) -> list[str]:
         folder = binaries()
@@ -84,7 +103,11 @@ class PostgresServer:
         return f"host={self.directory} user=flinkray dbname=postgres"
 
     def start(self) -> None:
-        """Returns when it can be used."""
+        """Returns when it can be used.
+
+        Raises:
+            PostgresServerError: it cannot.
+        """
         options = ["-c", "listen_addresses=", "-c", "fsync=off", "-c", "log_min_messages=panic"]
         with (self.directory / "log").open("ab") as output:
             self._process = subprocess.Popen(
@@ -92,8 +115,13 @@ class PostgresServer:
                 stdout=output,
                 stderr=output,
                 cwd=self.directory,
+                start_new_session=True,  # Ctrl-C is for who uses it, and then closes it
             )
-        wait_until(self._is_there, LONGEST_START, "PostgreSQL")
+        try:
+            wait_until(self._is_there, LONGEST_START, "PostgreSQL")
+        except AssertionError as error:
+            said = (self.directory / "log").read_text(errors="replace")
+            raise PostgresServerError(f"it does not answer: {said.strip()}") from error
 
     def _is_there(self) -> bool:
         try:

@@ -130,7 +130,6 @@ def where_alerts_go(folder: Path) -> str:
     return "table flights_alerts of PostgreSQL"
 
 
-@pytest.mark.slow
 def test_ctrl_c_while_spark_works_cancels_the_job_and_leaves_no_process(
     tmp_path: Path, demos: list[Demo]
 ) -> None:

@@ -57,6 +57,9 @@ NEVER: dict[str, Make] = {
     "numbers of rows": lambda spark: numbers(spark).selectExpr("monotonically_increasing_id()"),
     "dealt out": lambda spark: numbers(spark).groupBy("key").count().repartition(3),
     "of values": lambda spark: spark.createDataFrame([(1,), (2,)], "n long"),
+    "of values in SQL": lambda spark: spark.sql("SELECT * FROM VALUES (1), (2)"),
+    "kept": lambda spark: numbers(spark).limit(10).cache(),
+    "behind what is kept": lambda spark: numbers(spark).cache().where("key > 3"),
     "computed before": lambda spark: numbers(spark).sample(0.5).localCheckpoint(),
     "some rows": lambda spark: numbers(spark).limit(10),
 }

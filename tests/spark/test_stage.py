@@ -165,7 +165,6 @@ def stops_its_session(spark: Any) -> None:
     spark.stop()
 
 
-@pytest.mark.slow
 def test_a_function_that_stops_its_session_at_its_end_finishes_and_leaves_nothing(
     launcher: Launcher, worker_group: Groups
 ) -> None:
@@ -250,7 +249,6 @@ def test_an_app_master_that_is_killed_before_spark_has_met_it_fails_the_stage_by
     assert "RayDP's app master was lost" in failure.text
 
 
-@pytest.mark.slow
 @on_raydp
 def test_a_start_of_spark_that_hangs_fails_the_stage_with_the_steps_that_were_done(
     launcher: Launcher, worker_group: Groups

@@ -124,7 +124,6 @@ def test_each_row_counts_once_although_a_driver_and_a_task_are_killed_and_the_jo
     assert_leaves_no_traces(results.job_id)
 
 
-@pytest.mark.slow
 def test_a_query_that_ends_ends_the_stream(cluster: ClusterClient, tmp_path: Path) -> None:
     """Without checkpoints."""
     add_files(tmp_path / "files", 0, 3)
@@ -135,7 +134,6 @@ def test_a_query_that_ends_ends_the_stream(cluster: ClusterClient, tmp_path: Pat
     assert sorted(numbers.execute_and_collect()) == list(range(3 * ROWS))
 
 
-@pytest.mark.slow
 def test_an_error_in_a_micro_batch_fails_the_job_with_its_own_text(
     cluster: ClusterClient, tmp_path: Path
 ) -> None:

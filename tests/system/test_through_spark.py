@@ -37,7 +37,7 @@ def named(rows: Any, checkpoint_id: int) -> Any:
     return rows.join(names, "k").select("n", "name")
 
 
-def test_each_row_comes_back_once_although_the_driver_is_killed_in_between(
+def test_each_row_comes_back_once_although_the_driver_and_a_task_are_killed_in_between(
     cluster: ClusterClient, tmp_path: Path
 ) -> None:
     env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster)
@@ -58,6 +58,10 @@ def test_each_row_comes_back_once_although_the_driver_is_killed_in_between(
         wait_until(lambda: collecting.done() or found, END, "rows to come back")
         (driver,) = processes(CLUSTER_ID, "SparkDriver")
         kill(driver)
+        before = len(found)
+        wait_until(lambda: collecting.done() or len(found) > before, END, "more rows to come back")
+        for task in processes(CLUSTER_ID, "TaskProcess")[:1]:  # all streams go back, and the stage
+            kill(task)
         collecting.result(timeout=END)
 
     names = {0: "zero", 2: "two"}

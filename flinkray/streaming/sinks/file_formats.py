@@ -196,13 +196,17 @@ def _fitting(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 class ParquetFormat(FileFormat):
-    """Parquet, with the schema of the declared row type or of the file's first batch.  A batch
-    with values of wider types begins another file."""
+    """Parquet, with the schema of *type_info*, of the type that the stream is declared to have, or
+    else of the file's first batch.  A batch with values of wider types begins another file then."""
 
     suffix = "parquet"
 
     def __init__(self, type_info: TypeInformation | None = None) -> None:
         self._type_info = type_info
+
+    def of_type(self, type_info: TypeInformation | None) -> FileFormat:
+        is_said = self._type_info is not None or type_info is None or type_info.to_arrow() is None
+        return self if is_said else ParquetFormat(type_info)
 
     def open(self, path: Path) -> PartFile:
         return _ParquetPart(path, self._type_info)

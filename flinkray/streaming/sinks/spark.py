@@ -137,9 +137,11 @@ class _EpochCommitter(Committer[EpochPart]):
             rows = sum(part.rows for part in parts)
             raise EpochOfAnotherJobError(
                 f"{rows} rows for {self._name!r} belong to checkpoint {checkpoint_id} of another "
-                "job and lie in its files, which go with it: Spark was handed them over if that "
-                "job was stopped with the savepoint, and has not seen them if it was not.  To go "
-                "on without them, give the sink another uid, and allow state that is not restored"
+                "job and lie in its files, which go with it: they cannot be handed over here.  "
+                f"Look for checkpoint {checkpoint_id}, or the next one, in what Spark has written: "
+                "that job has handed them over if it went on or was stopped with the savepoint.  "
+                "To go on without them, give the sink another uid, and allow state that is not "
+                "restored"
             )
         self._epochs.publish(checkpoint_id, parts)
 

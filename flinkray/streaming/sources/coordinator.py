@@ -231,9 +231,10 @@ class SourceCoordinator(EnumeratorContext[Any]):
             else source.restore_enumerator(self, self._clock, read_enumerator_state(self._state))
         )
         self._state = None
+        if self._enumerator.keeps_cuts:
+            for cut in self._cuts:  # what it is asked for later is of a later moment
+                self._enumerator.snapshot_state(cut)
         self._enumerator.start()
-        for cut in self._cuts:  # what it is asked for later may be of a later moment
-            self._enumerator.snapshot_state(cut)
         resets, self._resets = self._resets, {}
         for reset in resets.values():
             self.reset_subtask(reset.subtask, reset.attempt, reset.checkpoint_id)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from flinkray.core.clock import Clock
 from flinkray.streaming.records.elements import Block, Columns
@@ -141,6 +141,10 @@ class EnumeratorContext(ABC, Generic[SplitT]):
 
 class SplitEnumerator(ABC, Generic[SplitT]):
     """Finds splits and hands them out; one for all subtasks of a source."""
+
+    keeps_cuts: ClassVar[bool] = False
+    """Whether it notes for each checkpoint what it had handed out when it was first asked for its
+    state; it is asked for that of checkpoints which began before it was made, too, then."""
 
     def __init__(self, context: EnumeratorContext[SplitT]) -> None:
         self.context = context

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from flinkray.core.clock import Clock
-from flinkray.file_results import FileResultLostError, PublishedBatches
+from flinkray.core.errors import SuppressRestartsError
+from flinkray.file_results import PublishedBatches
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.elements import Columns, Origin
 from flinkray.streaming.sources.reader import SequentialReader
@@ -25,6 +26,14 @@ from flinkray.streaming.sources.source import (
 from flinkray.streaming.sources.spark import LOOK_INTERVAL, SparkSource
 
 Convert = Callable[[pa.RecordBatch], pa.RecordBatch]
+
+
+class MicroBatchLostError(StreamError, SuppressRestartsError):
+    """A micro-batch that a checkpoint needs is not there any more."""
+
+
+class MicroBatchesOfAnotherJobError(StreamError, SuppressRestartsError):
+    """Where a savepoint was in the micro-batches of a job says nothing of those of another one."""
 
 
 class MicroBatchSplit(NamedTuple):
@@ -59,6 +68,8 @@ class SparkStreamSource(SparkSource):
 class MicroBatchEnumerator(SplitEnumerator[MicroBatchSplit]):
     """Its state: where the micro-batches are, the number of the next one, partitions of earlier
     ones that were not handed out, and the cuts of checkpoints that may still be completed."""
+
+    keeps_cuts = True
 
     def __init__(
         self,
@@ -139,7 +150,7 @@ class MicroBatchEnumerator(SplitEnumerator[MicroBatchSplit]):
     def restore(self, checkpoint: Any) -> None:
         location, self._next, remaining, cuts = checkpoint
         if location != self._batches.location:
-            raise StreamError(
+            raise MicroBatchesOfAnotherJobError(
                 f"the micro-batches of {self._name!r} were read up to number {self._next} in "
                 "another job, and the query of this one begins anew: Spark's own checkpoint stays "
                 "with its job.  Give the source another uid, and allow state that is not restored"
@@ -147,8 +158,11 @@ class MicroBatchEnumerator(SplitEnumerator[MicroBatchSplit]):
         self._remaining = [MicroBatchSplit(*split) for split in remaining]
         self._cuts = dict(cuts)
         if self._next < self._batches.progress().batches and not self._batches.batch(self._next):
-            text = f"micro-batch {self._next} of {self._name!r} was published, and is gone"
-            raise FileResultLostError(text, location)
+            raise MicroBatchLostError(
+                f"micro-batch {self._next} of {self._name!r} was published and is not read to its "
+                f"end, but is gone from {location}: files of running jobs must not be deleted "
+                "there.  The job cannot go on from its checkpoint; start it anew, without one"
+            )
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         known = [cut for cut in self._cuts if cut <= checkpoint_id]

@@ -289,6 +289,13 @@ def test_parquet_has_the_declared_types(tmp_path: Path) -> None:
     assert table.to_pylist() == [{"a": 1, "b": "x"}, {"a": 2, "b": None}]
 
 
+def test_parquet_has_the_type_that_the_stream_is_declared_to_have(tmp_path: Path) -> None:
+    """Also where all values that came so far are None."""
+    kind = Types.ROW_NAMED(["a", "b"], [Types.SHORT(), Types.DOUBLE()])
+    write(FileSink(tmp_path, "parquet"), [(1, None), (2, None)], kind)
+    assert pq.read_table(tmp_path).schema.types == [pa.int16(), pa.float64()]
+
+
 def test_parquet_of_columns_has_the_declared_types_and_names(tmp_path: Path) -> None:
     kind = Types.ROW_NAMED(["a", "b"], [Types.SHORT(), Types.DOUBLE()])
     h = SinkHarness(FileSink(tmp_path, ParquetFormat(kind)))

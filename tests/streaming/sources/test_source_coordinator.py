@@ -322,6 +322,8 @@ def test_closing_closes_the_enumerator() -> None:
 class Cuts(FixedSplitsEnumerator[str]):
     """Its state: for which checkpoints it was asked for it, and what was left then."""
 
+    keeps_cuts = True
+
     def __init__(self, context: EnumeratorContext[str]) -> None:
         super().__init__(context, ["a", "b"])
         self.cuts: dict[int, int] = {}

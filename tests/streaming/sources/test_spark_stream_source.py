@@ -16,7 +16,11 @@ from flinkray.file_results import FileResultLostError, MicroBatch, PublishedBatc
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.sources.source import END_OF_INPUT, NoRecords, ReaderContext
 from flinkray.streaming.sources.spark import LOOK_INTERVAL
-from flinkray.streaming.sources.spark_stream import MicroBatchSplit, SparkStreamSource
+from flinkray.streaming.sources.spark_stream import (
+    MicroBatchLostError,
+    MicroBatchSplit,
+    SparkStreamSource,
+)
 from flinkray.testing.manual_clock import ManualClock
 from tests.streaming.sources.reading import Readers, reader_of
 
@@ -198,7 +202,7 @@ def test_micro_batches_that_are_gone_are_named(published: Published) -> None:
     for batch_id in range(2):
         published.publish(batch_id, [batch_id])
     published.batches.forget(below=1)
-    with pytest.raises(FileResultLostError, match="micro-batch 0 of 'clicks'"):
+    with pytest.raises(MicroBatchLostError, match="micro-batch 0 of 'clicks'"):
         published.enumerator(state)
 
 
