@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import flights_alerts
@@ -76,14 +76,11 @@ def run(client: flinkray.ClusterClient, hours: Output, alerts: Output, progress:
         flights_alerts.build(env, hours, alerts, Pace(Path(folder)))
         handle = client.job(env.execute_async(NAME).get_job_id())
         story = _Story(client, handle, progress)
-        try:
+        with ExitStack() as unfinished:
+            unfinished.callback(_cancel, handle)
             story.follow(Path(folder))
             handle.result()
-        except BaseException:
-            with suppress(flinkray.FlinkRayError):
-                handle.cancel()
-                handle.wait(CANCEL_PATIENCE)
-            raise
+            unfinished.pop_all()
         story.end()
     found = alerts.rows()
     check(hours.rows(), found, expected_hours(joined_flights()))
@@ -95,6 +92,12 @@ def run(client: flinkray.ClusterClient, hours: Output, alerts: Output, progress:
     for alert in flights_alerts.worst(found, 5):
         print(f"  {flights_alerts.line_of(alert)}")
     print()
+
+
+def _cancel(handle: flinkray.JobHandle) -> None:
+    with suppress(flinkray.FlinkRayError):  # it has ended by itself
+        handle.cancel()
+        handle.wait(CANCEL_PATIENCE)
 
 
 class _Story:
