@@ -23,7 +23,11 @@ from flights_progress import Progress
 
 import flinkray
 from flinkray import QueryableStateClient
-from flinkray.core.kv_states import UnknownKeyOrNamespaceError, UnknownKvStateLocationError
+from flinkray.core.kv_states import (
+    KvStateJobNotFoundError,
+    UnknownKeyOrNamespaceError,
+    UnknownKvStateLocationError,
+)
 from flinkray.datastream import StreamExecutionEnvironment
 
 NAME = "flights with alerts"
@@ -112,7 +116,7 @@ class _Story:
         self._handle = handle
         self._progress = progress
         self._states = QueryableStateClient(client)
-        self._killed_at = 0.0
+        self._has_killed = False
         self._told = 0
 
     def follow(self, folder: Path) -> None:
@@ -126,7 +130,7 @@ class _Story:
                 self._progress.say(f"{checkpoints.completed} checkpoints are complete")
                 pid = int((folder / "pid").read_text())
                 name = kill_task_process(pid)
-                self._killed_at = time.monotonic()
+                self._has_killed = True
                 self._progress.say(f"half way: kill -9 {pid}, which was {name}")
                 (folder / "killed").touch()
                 return
@@ -136,8 +140,8 @@ class _Story:
         """The days that the model has learned from."""
         try:
             models = self._states.get_kv_state(self._handle.job_id, flights_alerts.MODELS, AIRPORT)
-        except (UnknownKvStateLocationError, UnknownKeyOrNamespaceError):
-            return 0
+        except (UnknownKvStateLocationError, UnknownKeyOrNamespaceError, KvStateJobNotFoundError):
+            return 0  # not yet, or not any more: the job's result says why
         days, mean, variance = models.get(HOUR_OF_DAY) or (0, 0.0, 0.0)
         if days >= self._told + 30:
             self._told = days
@@ -150,7 +154,7 @@ class _Story:
     def end(self) -> None:
         """Raises NotSurvivedError: no kill, or the job did not go on from a checkpoint after it."""
         checkpoints = self._handle.details().checkpoints
-        if not self._killed_at:
+        if not self._has_killed:
             raise NotSurvivedError("the stream ended before a process of it could be killed")
         if checkpoints is None or checkpoints.latest_restored is None:
             raise NotSurvivedError(

@@ -16,7 +16,7 @@ from typing import TypeVar
 from flinkray.actors.gateways.stream_coordinator import ReaderProgress
 from flinkray.actors.shared.user_calls import call_user_code
 from flinkray.core import cloud_pickle
-from flinkray.core.errors import FlinkRayError
+from flinkray.core.errors import FlinkRayError, SuppressRestartsError
 from flinkray.rpc import RpcEndpoint, TimerHandle
 from flinkray.rpc.time_limit import within
 from flinkray.streaming.errors import OperatorError, operator_error
@@ -281,7 +281,12 @@ class SourceHost:
         return None if at is None else max(at - self._clock.time(), 0.0)
 
     def _described(self, error: BaseException) -> OperatorError:
-        return operator_error(error, self._name)
+        told = operator_error(error, self._name)
+        if isinstance(
+            error, SuppressRestartsError
+        ):  # what others do when they are asked is unknown
+            told.__cause__ = error
+        return told
 
     def _plan_discovery(self, delay: float | None) -> None:
         if self._discovery is not None:

@@ -34,51 +34,88 @@ def rates(spark: Any) -> Any:
     return spark.readStream.format("rate").load()
 
 
+class Streams:
+    """A coordinator of a stream that reads micro-batches below a folder, and its JobMaster."""
+
+    def __init__(self, storage: Path) -> None:
+        env = StreamExecutionEnvironment().set_parallelism(1)
+        env.from_spark_stream(rates).print()
+        stage, self.reader, *_ = env._job(env.get_stream_graph()).vertices
+        self.service = LocalRpcService("coordinator")
+        self.master = (
+            TestingGateway(JobMasterGateway, MASTER)
+            .on(JobMasterGateway.request_job_status)
+            .returning(JobStatus.RUNNING)
+            .on(JobMasterGateway.keep_part)
+            .returning(None)
+            .on(JobMasterGateway.coordinator_told)
+            .returning(None)
+        )
+        self.storage = str(storage)
+        self.batches = PublishedBatches(published_location(self.storage, JOB, stage.vertex_id))
+
+    async def start(self) -> StreamCoordinatorGateway:
+        reader, code = self.reader, self.reader.invokable.code
+        assert isinstance(code, bytes)
+        arguments = StreamCoordinatorArguments(
+            "cluster",
+            JOB,
+            MASTER,
+            MASTER,
+            CoordinatorID(CoordinatorKind.SOURCE_ENUMERATORS, None, 0),
+            self.master.start(self.service, "jobmaster").address,
+            (VertexCode(reader.vertex_id, reader.operators[0].operator_id, reader.name, code),),
+            storage_dir=self.storage,
+            graph_id=GRAPH,
+        )
+        spec = EndpointSpec(
+            "StreamCoordinator",
+            stream_coordinator_process(JOB, MASTER),
+            "flinkray.actors.stream_coordinator.endpoint:create_stream_coordinator",
+            arguments,
+        )
+        address = await self.service.spawn(spec)
+        return await self.service.connect(address, StreamCoordinatorGateway)
+
+    def asks(self, restores: int) -> ReaderProgress:
+        """For its first split, after that many restores."""
+        vertex_id, from_checkpoint = self.reader.vertex_id, 3 * restores
+        return ReaderProgress(
+            MASTER, vertex_id, 0, 0, 1, 1, 0, None, restores, restored_from=from_checkpoint
+        )
+
+
 @pytest.mark.parametrize("restores", [0, 1])
 async def test_an_end_counts_in_the_execution_that_it_was_told_in(
     tmp_path: Path, restores: int
 ) -> None:
     """In the next one streams have gone back to a checkpoint, and more is to come."""
-    env = StreamExecutionEnvironment().set_parallelism(1)
-    env.from_spark_stream(rates).print()
-    stage, reader, *_ = env._job(env.get_stream_graph()).vertices
-    code = reader.invokable.code
-    assert isinstance(code, bytes)
-    service = LocalRpcService("coordinator")
-    master = (
-        TestingGateway(JobMasterGateway, MASTER)
-        .on(JobMasterGateway.request_job_status)
-        .returning(JobStatus.RUNNING)
-        .on(JobMasterGateway.keep_part)
-        .returning(None)
-        .start(service, "jobmaster")
-    )
-    arguments = StreamCoordinatorArguments(
-        "cluster",
-        JOB,
-        MASTER,
-        MASTER,
-        CoordinatorID(CoordinatorKind.SOURCE_ENUMERATORS, None, 0),
-        master.address,
-        (VertexCode(reader.vertex_id, reader.operators[0].operator_id, reader.name, code),),
-        storage_dir=str(tmp_path),
-        graph_id=GRAPH,
-    )
-    spec = EndpointSpec(
-        "StreamCoordinator",
-        stream_coordinator_process(JOB, MASTER),
-        "flinkray.actors.stream_coordinator.endpoint:create_stream_coordinator",
-        arguments,
-    )
-    coordinator = await service.connect(await service.spawn(spec), StreamCoordinatorGateway)
+    streams = Streams(tmp_path)
+    coordinator = await streams.start()
     if restores:
         await coordinator.restore(MASTER, RestoredCoordinators(restores, 3, ()))
-    asks = ReaderProgress(
-        MASTER, reader.vertex_id, 0, 0, 1, 1, 0, None, restores, restored_from=3 * restores
-    )
-    batches = PublishedBatches(published_location(str(tmp_path), JOB, stage.vertex_id))
+    streams.batches.end(stream_execution(GRAPH, restores))
+    events = await asyncio.wait_for(coordinator.exchange(streams.asks(restores)), 60)
+    assert events == (END_OF_SPLITS,)
+    await coordinator.stop(MASTER)
 
-    batches.end(stream_execution(GRAPH, restores))
 
-    assert await asyncio.wait_for(coordinator.exchange(asks), 60) == (END_OF_SPLITS,)
+async def test_what_would_come_again_after_each_restart_is_told_as_such(tmp_path: Path) -> None:
+    """A savepoint that says how far the micro-batches of another job were read."""
+    first = Streams(tmp_path / "first")
+    coordinator = await first.start()
+    first.batches.end()
+    await asyncio.wait_for(coordinator.exchange(first.asks(0)), 60)
+    states = await coordinator.snapshot(MASTER, 3, str(tmp_path / "savepoint"))
+    await coordinator.stop(MASTER)
+
+    second = Streams(tmp_path / "second")
+    coordinator = await second.start()
+    await coordinator.restore(MASTER, RestoredCoordinators(1, 3, states))
+    asking = asyncio.ensure_future(coordinator.exchange(second.asks(1)))
+    told = second.master.wait_for(JobMasterGateway.coordinator_told)
+    _, failure, *_ = await asyncio.wait_for(told, 60)
+    assert "in another job" in failure.text
+    assert failure.suppress_restarts
+    asking.cancel()
     await coordinator.stop(MASTER)
