@@ -15,7 +15,12 @@ import flinkray
 from flinkray.datastream.connectors import FileSink, ParquetFormat, Sink
 from flinkray.datastream.connectors.file_system import BucketAssigner
 from flinkray.datastream.connectors.postgresql import PostgreSqlSink
-from flinkray.testing.postgres_server import PostgresServer, PostgresServerError, why_not
+from flinkray.testing.postgres_server import (
+    PostgresServer,
+    PostgresServerError,
+    postgres_server,
+    why_not,
+)
 
 TABLE = "flights_alerts"
 COLUMNS = {
@@ -123,19 +128,10 @@ def alerts_output(conninfo: str | None, folder: Path) -> Iterator[Output]:
 @contextmanager
 def _own_server() -> Iterator[PostgresServer]:
     try:
-        server = PostgresServer()
+        with postgres_server() as server:
+            yield server
     except PostgresServerError as error:
-        raise _does_not_start(error) from error
-    try:
-        server.start()
-        yield server
-    except PostgresServerError as error:
-        raise _does_not_start(error) from error
-    finally:
-        server.close()
-
-
-def _does_not_start(error: PostgresServerError) -> OutputError:
-    return OutputError(
-        f"PostgreSQL is installed and does not start ({error}); --postgresql names another database"
-    )
+        raise OutputError(
+            f"PostgreSQL is installed and does not start ({error}); --postgresql names another "
+            "database"
+        ) from error

@@ -282,9 +282,7 @@ class SourceHost:
 
     def _described(self, error: BaseException) -> OperatorError:
         told = operator_error(error, self._name)
-        if isinstance(
-            error, SuppressRestartsError
-        ):  # what others do when they are asked is unknown
+        if isinstance(error, SuppressRestartsError):  # others may do what they want when asked
             told.__cause__ = error
         return told
 

@@ -8,7 +8,8 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psycopg
@@ -141,3 +142,18 @@ class PostgresServer:
         """End it, and leave nothing."""
         self.stop(signal.SIGINT)
         shutil.rmtree(self.directory)
+
+
+@contextmanager
+def postgres_server() -> Iterator[PostgresServer]:
+    """One that can be used.
+
+    Raises:
+        PostgresServerError: it does not start.
+    """
+    server = PostgresServer()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()

@@ -33,7 +33,7 @@ from tests.streaming.sinks.sink_harness import SinkHarness, SinkState
 psycopg = pytest.importorskip("psycopg")
 
 from flinkray.datastream.connectors.postgresql import PostgreSqlSink  # noqa: E402
-from flinkray.testing.postgres_server import PostgresServer, why_not  # noqa: E402
+from flinkray.testing.postgres_server import PostgresServer, postgres_server, why_not  # noqa: E402
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
 
@@ -43,12 +43,8 @@ JOB = "1" * 32
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[PostgresServer]:
-    server = PostgresServer()
-    try:
-        server.start()
+    with postgres_server() as server:
         yield server
-    finally:
-        server.close()
 
 
 @pytest.fixture

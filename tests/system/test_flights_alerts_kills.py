@@ -26,7 +26,7 @@ from flights_outputs import TABLE, Files, Table
 from flinkray.client import ClusterClient
 from flinkray.core.errors import RpcTimeoutError
 from flinkray.datastream import StreamExecutionEnvironment
-from flinkray.testing.postgres_server import PostgresServer, why_not
+from flinkray.testing.postgres_server import PostgresServer, postgres_server, why_not
 from tests.system.observer import assert_leaves_no_traces, kill
 from tests.system.spark_and_streams import END, own_cluster, victims
 
@@ -59,12 +59,8 @@ def cluster(
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
-    server = PostgresServer()
-    try:
-        server.start()
+    with postgres_server() as server:
         yield server
-    finally:
-        server.close()
 
 
 def paced(batch: pa.RecordBatch) -> pa.RecordBatch:
