@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -75,12 +76,15 @@ def any_ray() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def class_data(any_ray: None) -> Path:
-    """The archive of classes that JVMs of Spark start with."""
+    """The archive of classes that JVMs of Spark start with; one process of several makes it."""
     host = RAYDP if find_spec("raydp") is not None else STANDALONE
     _, archive = check_environment(host=host).class_data
-    if not archive.exists():
-        program = [sys.executable, "-m", "flinkray.spark.class_data", host]
-        subprocess.run(program, check=True, stdout=subprocess.DEVNULL)
+    archive.parent.mkdir(exist_ok=True)
+    with archive.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not archive.exists():
+            program = [sys.executable, "-m", "flinkray.spark.class_data", host]
+            subprocess.run(program, check=True, stdout=subprocess.DEVNULL)
     return archive
 
 

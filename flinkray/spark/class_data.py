@@ -32,7 +32,8 @@ _LONGEST_END = 300.0
 
 
 def make_archive(environment: SparkEnvironment) -> Path:
-    """Returns where it is.  One that was there is replaced at once when the new one is complete.
+    """Returns where it is.  One that was there is replaced at once when the new one is complete;
+    several processes may make it at the same time, and the last one's stays.
 
     In this process PySpark has a session then that has ended: use one of its own.
 
@@ -41,8 +42,7 @@ def make_archive(environment: SparkEnvironment) -> Path:
     """
     of_java, archive = environment.class_data
     archive.parent.mkdir(parents=True, exist_ok=True)
-    log = archive.with_suffix(".log")
-    log.unlink(missing_ok=True)
+    log = archive.with_name(f"{archive.stem}-{os.getpid()}.log")
     with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
         made_of_java, made = Path(folder, of_java.name), Path(folder, archive.name)
         _archive_java(environment, made_of_java, log)
