@@ -31,8 +31,11 @@ class Actor:
     namespace: str
     pid: int
     actor_id: str
+    node_id: str
     worker_group: str | None
     bundle_index: int | None
+    resources: dict[str, float]
+    """By Ray's names, which say of which bundle they are."""
 
 
 def live_actors() -> list[Actor]:
@@ -53,8 +56,10 @@ def live_actors() -> list[Actor]:
             namespace=state.ray_namespace or "",
             pid=state.pid or 0,
             actor_id=state.actor_id,
+            node_id=state.node_id or "",
             worker_group=state.placement_group_id or None,
             bundle_index=_bundle_index(state.required_resources or {}),
+            resources=state.required_resources or {},
         )
         for state in states
     ]
