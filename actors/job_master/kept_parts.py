@@ -55,6 +55,11 @@ class KeptParts:
         """The job begins anew: they are of no use."""
         self._parts.clear()
 
+    def begin_unknown(self, sources: Iterable[JobVertexID], restores: int) -> None:
+        """Nobody but their coordinator knows how far these are.  The pool, which will have notes,
+        is to say so until it has told: to the next JobMaster, what is missing would be nothing."""
+        self._parts = {vertex_id: KeptPart(vertex_id, restores, 0) for vertex_id in sources}
+
     async def keep(self, part: KeptPart) -> None:
         """Return when the pool has it, too."""
         self._parts = latest_parts([*self._parts.values(), part])

@@ -10,6 +10,7 @@ from functools import partial
 
 from flinkray.actors.gateways import SlotPoolGateway
 from flinkray.actors.gateways.stream_coordinator import StreamCoordinatorGateway
+from flinkray.actors.job_master.past_pools import PastPools
 from flinkray.actors.job_master.slot_pool_connection import Call
 from flinkray.core.errors import FlinkRayError, RpcTimeoutError
 from flinkray.core.ids import ExecutionVertexID, JobMasterId
@@ -30,11 +31,19 @@ class NotesForSuccessor:
     """
 
     def __init__(
-        self, job_master: FencedRpcEndpoint[JobMasterId], tell: Callable[[Call], None]
+        self,
+        job_master: FencedRpcEndpoint[JobMasterId],
+        tell: Callable[[Call], None],
+        past: PastPools | None,
     ) -> None:
-        """*tell* the SlotPool, if there is one."""
+        """
+        Args:
+            tell: the SlotPool, if there is one.
+            past: those that have notes of earlier JobMasters, if there may be any.
+        """
         self._job_master = job_master
         self._tell = tell
+        self._past = past
         self._notes: JobNotes | None = None
         self._finished: dict[ExecutionVertexID, FinishedTask] = {}
         self._number = 0
@@ -45,6 +54,8 @@ class NotesForSuccessor:
         self._waiting: list[asyncio.Future[None]] = []
         """Those of :meth:`acknowledged`, each with a future of its own: all go on in their order,
         and before whoever comes later."""
+        if past is not None:
+            past.on_ended(self._go_on)
 
     def note(self, notes: JobNotes) -> None:
         """Begin; what is deployed from now on waits until they are acknowledged."""
@@ -61,7 +72,8 @@ class NotesForSuccessor:
             self._tell(call)
 
     async def acknowledged(self) -> None:
-        """Returns when all notes so far are; who waits first returns first."""
+        """Returns when all notes so far are, and no earlier ones can be found instead; who waits
+        first returns first."""
         if not self._is_kept:
             waiting: asyncio.Future[None] = self._job_master.rpc_service.loop.create_future()
             self._waiting.append(waiting)
@@ -69,7 +81,8 @@ class NotesForSuccessor:
 
     @property
     def _is_kept(self) -> bool:
-        return self._is_acknowledged and self._second.is_kept
+        is_alone = self._past is None or self._past.have_ended
+        return is_alone and self._is_acknowledged and self._second.is_kept
 
     def for_next_pool(self) -> list[Call]:
         """All that it is to be told."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from flinkray.actors.gateways import SlotPoolGateway
@@ -84,8 +85,17 @@ class PastPools:
         if not self._ended.done():
             self._ended.set_result(None)
 
+    @property
+    def have_ended(self) -> bool:
+        """Whether nobody is there any more who would hand over what does not count."""
+        return self._ended.done()
+
+    def on_ended(self, callback: Callable[[], None]) -> None:
+        """Call it then."""
+        self._ended.add_done_callback(lambda _: callback())
+
     async def ended(self) -> None:
-        """Return when nobody is there any more who would hand over what does not count."""
+        """Return then."""
         await asyncio.shield(self._ended)
 
 

@@ -99,7 +99,8 @@ class JobMasterSlots:
         self._handed_over: tuple[AllocationID, ...] = ()
         """By the pools of past JobMasters."""
         self._past = PastPools(job_master, arguments.job_graph.job_id)
-        self.notes = NotesForSuccessor(job_master, self.pool.tell)
+        past = self._past if self._has_predecessors else None
+        self.notes = NotesForSuccessor(job_master, self.pool.tell, past)
         self.kept_parts = KeptParts(job_master, self.pool.tell, self._is_found_by_successor)
         self._is_certain = is_certain
         self._offers_in_flight: Counter[ResourceID] = Counter()

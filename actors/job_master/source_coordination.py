@@ -123,10 +123,13 @@ class SourceCoordination:
         readers know of it."""
         self._owner, self._restores, self._expected = owner, restores, coordinator
         self._has_run = True
-        parts = self._kept.of(restores) if is_known else ()
-        if is_known and restores == 0:  # readers were told nothing of which nothing was kept
+        if not is_known:
+            self._kept.begin_unknown(self._sources, restores)
+            self._unknown = self._sources
+        elif restores == 0:  # readers were told nothing of which nothing was kept
             self._unknown = frozenset()
         else:
+            parts = self._kept.of(restores)
             self._unknown = self._sources - {part.vertex_id for part in parts}
 
     def gone(self, coordinator: CoordinatorID, cause: str, *, goes_on: bool = False) -> None:

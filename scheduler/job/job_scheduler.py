@@ -747,9 +747,8 @@ class JobScheduler:
             self._coordinators.adopt(CoordinatorKind.SOURCE_ENUMERATORS, place.attempt_number, now)
         deployed = plan.deployed
         new = tuple(subtask for subtask in subtasks if subtask.ordinal not in deployed)
-        restores = notes.restores
-        if place is not None and place.restores is not None:
-            restores = max(restores, place.restores)
+        of_sources = notes.restores if place is None else place.restores
+        restores = max(notes.restores, of_sources or 0)
         steps: list[Step] = [
             adopted,
             *self._job.change(JobStatus.RUNNING, now, plan.summary),
@@ -788,8 +787,8 @@ class JobScheduler:
                 ((o,), failure_of_contradicting(subtasks[o], r)) for o, r in plan.contradicting
             ]
             steps.append(t.SubtasksFailed(tuple(failures)))
-        if restores != notes.restores:
-            text = "the sources were restored, and nobody has noted that tasks were"
+        if of_sources is not None and of_sources != notes.restores:
+            text = f"the sources were restored {of_sources} times, and tasks {notes.restores} times"
             steps.append(t.GlobalFailure(Failure(text)))
         return [*steps, *self._adopted(now), t.NothingRuns()]
 

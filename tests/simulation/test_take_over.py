@@ -244,6 +244,38 @@ def test_no_task_is_restarted_when_a_coordinator_of_sources_dies_as(moment: str)
 
 
 @dataclass
+class DiesBeforeItTells(CallObserver):
+    """A SlotPool dies, and its JobMaster.  The next one has the notes of the coordinator, which
+    stands still; both die when the next pool has these notes, and nothing yet of the sources."""
+
+    simulation: Simulation
+    deaths: Deaths
+    silent: SimulatedProcess | None = None
+    is_over: bool = False
+
+    def succeeded(self, call: ObservedCall, result: object) -> None:
+        if self.deaths.moments or self.is_over:
+            return
+        if of("StreamCoordinator", "note")(call):
+            self.silent = call.receiver
+            self.simulation.hang(self.silent)
+        elif self.silent is not None and of("SlotPool", "note")(call):
+            self.is_over = True
+            self.simulation.crash(self.silent)
+            self.simulation.crash(call.sender)
+
+
+def test_sources_that_only_a_dead_coordinator_knew_begin_from_the_last_checkpoint() -> None:
+    """That pool must not seem to say that readers were told nothing: all splits would be read
+    again (seed 42266)."""
+    simulation = Simulation(1, nodes=2)
+    deaths = Deaths(simulation, [("SlotPool", A_CHECKPOINT), ("JobMaster", A_CHECKPOINT)])
+    dies = DiesBeforeItTells(simulation, deaths)
+    simulation.run(SmallJob(simulation, observers=(dies, deaths)).run())
+    assert dies.is_over
+
+
+@dataclass
 class ReportsLate(CallObserver):
     """The JobMaster dies, and a TaskExecutor is silent for longer than the next one waits."""
 

@@ -176,3 +176,22 @@ async def test_sources_of_which_nothing_was_kept_have_told_readers_nothing(
     coordinator = CoordinatorID(CoordinatorKind.SOURCE_ENUMERATORS, None, 0)
     sources.adopted(coordinator, sources.owner, restores, is_known=is_known)
     assert sources.may_go_on(0.0) is may_go_on
+
+
+@on_virtual_time
+async def test_the_next_job_master_hears_that_nobody_knew_how_far_sources_are() -> None:
+    """A JobMaster whose predecessor's SlotPool was lost has its notes of the coordinator, and tells
+    its own pool.  When both die before the coordinator has told it anything, that pool would seem
+    to say that readers were told nothing, and all splits would be read again (seed 42266)."""
+    around = Surroundings()
+    around.parts.adopt([KeptPart(VERTEX, 0, 1, progress=PROGRESS)])
+    coordinator = CoordinatorID(CoordinatorKind.SOURCE_ENUMERATORS, None, 0)
+    sources = sources_of(around)
+    sources.adopted(coordinator, sources.owner, 0, is_known=False)
+    left = around.parts.of(0)
+    assert left == (KeptPart(VERTEX, 0, 0),)
+    after = Surroundings()
+    after.parts.adopt(left)
+    sources = sources_of(after)
+    sources.adopted(coordinator, sources.owner, 0, is_known=True)
+    assert not sources.may_go_on(0.0)

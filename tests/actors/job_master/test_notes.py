@@ -7,9 +7,10 @@ import asyncio
 from flinkray.actors.gateways import SlotPoolGateway
 from flinkray.actors.gateways.stream_coordinator import StreamCoordinatorGateway
 from flinkray.actors.job_master.notes import NotesForSuccessor
+from flinkray.actors.job_master.past_pools import PastPools
 from flinkray.actors.job_master.slot_pool_connection import Call
 from flinkray.core.errors import RpcTimeoutError
-from flinkray.core.ids import ExecutionGraphID, JobMasterId
+from flinkray.core.ids import ExecutionGraphID, JobID, JobMasterId
 from flinkray.rpc import FencedRpcEndpoint, LocalNetwork, LocalRpcService
 from flinkray.scheduler.shared.taking_over import JobNotes, SourceCoordinatorPlace
 from flinkray.testing import TestingGateway
@@ -22,7 +23,7 @@ TOKEN = number(JobMasterId, 1)
 class Noting:
     """A JobMaster whose SlotPool answers at once, and whose coordinator answers when it may."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_predecessors: bool = False) -> None:
         self.network = network = LocalNetwork()
         service = LocalRpcService("JobMaster", network)
         self.job_master = FencedRpcEndpoint[JobMasterId](service, "jobmaster", TOKEN)
@@ -36,7 +37,9 @@ class Noting:
         self.coordinator = TestingGateway(StreamCoordinatorGateway)
         self.coordinator.on(StreamCoordinatorGateway.note).calling(self._keep)
         self.coordinator.start(LocalRpcService("StreamCoordinator", network), "streams")
-        self.notes = NotesForSuccessor(self.job_master, self._tell)
+        self.past = PastPools(self.job_master, number(JobID, 1))
+        past = self.past if has_predecessors else None
+        self.notes = NotesForSuccessor(self.job_master, self._tell, past)
 
     def _tell(self, call: Call) -> None:
         async def tell() -> None:
@@ -94,3 +97,15 @@ async def test_a_coordinator_that_has_not_answered_is_told_again() -> None:
     noting.notes.note(noting.of(1))
     assert await noting.is_acknowledged()
     assert [notes.restores for notes in noting.kept] == [1]
+
+
+@on_virtual_time
+async def test_nothing_is_acknowledged_while_the_next_job_master_may_find_earlier_notes() -> None:
+    """A past SlotPool outlived the one after it: by its notes an attempt was never deployed, and
+    was deployed a second time (seed 40883)."""
+    noting = Noting(has_predecessors=True)
+    noting.may_answer.set()
+    noting.notes.note(noting.of(1))
+    assert not await noting.is_acknowledged()
+    noting.past.end()
+    assert await noting.is_acknowledged()

@@ -233,6 +233,20 @@ def test_what_was_noted_is_missing_if_a_source_may_have_begun(says: dict[str, ob
     assert "no TaskExecutor has reported it" in tasks.scheduler.exceptions()[0].text
 
 
+@pytest.mark.parametrize(("noted", "says"), [(1, 0), (0, 1)])
+def test_sources_that_were_not_restored_as_noted_are_restored_with_all_tasks(
+    noted: int, says: int
+) -> None:
+    """Tasks that are deployed by the notes would wait for ever for sources that were not restored
+    (seed 43685)."""
+    tasks = noted_and_not_sent(restores=says)
+    assert tasks.notes is not None
+    tasks.notes = replace(tasks.notes, restores=noted)
+    tasks.replace_job_master()
+    told = f"restored {says} times, and tasks {noted} times"
+    assert any(told in str(entry) for entry in tasks.scheduler.exceptions())
+
+
 def test_what_was_noted_is_missing_if_a_task_executor_does_not_say_whether_it_has_it() -> None:
     tasks = noted_and_not_sent()
     tasks.next_job_master()
