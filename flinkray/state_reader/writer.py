@@ -84,10 +84,13 @@ class SavepointWriter:
 
         Args:
             entries: pairs of a key and what it has (a value, a list or a dictionary), or a table
-                of ``key`` and ``value``, as :meth:`SavepointReader.keyed_state` gives it.
+                of ``key`` and ``value``.  What another savepoint has is given as it is by
+                :meth:`SavepointReader.keyed_entries`; a table has no tuples, rows, sets and
+                objects.
 
         Raises:
-            BootstrapError: a key has nothing, or there can be no such state.
+            BootstrapError: a key has nothing, or there can be no such state, or a table has
+                structs.
         """
         backend = self._operator(uid).keyed
         put = _putting(descriptor, backend.state(descriptor))
@@ -196,9 +199,30 @@ def _pairs(
             f"{', '.join(entries.column_names)}"
         )
     is_map = isinstance(descriptor, MapStateDescriptor)
+    for field in entries.schema:
+        is_content = is_map and field.name == "value"
+        for data_type in _parts_of_map(field.type) if is_content else (field.type,):
+            if _has_structs(data_type):
+                raise BootstrapError(
+                    f"state {descriptor.name!r}: the column {field.name} is of {field.type}, which "
+                    "may be of tuples, rows, dictionaries or objects of a class; give pairs of key "
+                    "and value instead, as SavepointReader.keyed_entries has them"
+                )
     for batch in entries.to_batches():
         keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
         for key, value in zip(keys, values, strict=True):
             if is_map and value is not None:
                 value = {entry["key"]: entry["value"] for entry in value}
             yield key, value
+
+
+def _parts_of_map(data_type: pa.DataType) -> Iterable[pa.DataType]:
+    """Of its keys and values, if it is a list of such entries."""
+    if pa.types.is_list(data_type) and pa.types.is_struct(data_type.value_type):
+        return [field.type for field in data_type.value_type]
+    return [data_type]
+
+
+def _has_structs(data_type: pa.DataType) -> bool:
+    is_list = pa.types.is_nested(data_type) and hasattr(data_type, "value_type")
+    return _has_structs(data_type.value_type) if is_list else pa.types.is_nested(data_type)

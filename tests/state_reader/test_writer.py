@@ -54,6 +54,32 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     assert again != location
 
 
+@pytest.mark.parametrize(
+    ("descriptor", "entries", "column"),
+    [
+        (TOTALS, [("a", (1, 2))], "value"),
+        (TOTALS, [("a", {"x": 1})], "value"),
+        (TOTALS, [("a", [(1, 2)])], "value"),
+        (TOTALS, [((1, 2), 1)], "key"),
+        (NAMES, [("a", {"x": {"y": 1}})], "value"),
+        (NAMES, [("a", {"x": (1, 2)})], "value"),
+    ],
+)
+def test_what_a_table_does_not_tell_is_written_from_pairs(
+    descriptor: Any, entries: list[tuple[Any, Any]], column: str, tmp_path: Path
+) -> None:
+    """Tuples became dictionaries, and dictionaries lists."""
+    written = SavepointWriter().with_keyed_state("tally", descriptor, entries)
+    reader = SavepointReader(written.write(str(tmp_path)))
+    table = reader.keyed_state("tally", descriptor.name)
+    with pytest.raises(BootstrapError, match=f"the column {column} is of .*keyed_entries"):
+        SavepointWriter().with_keyed_state("tally", descriptor, table)
+    pairs = [(e.key, e.value) for e in reader.keyed_entries("tally", descriptor.name)]
+    again = SavepointWriter().with_keyed_state("tally", descriptor, pairs).write(str(tmp_path))
+    found = SavepointReader(again).keyed_entries("tally", descriptor.name)
+    assert [(e.key, e.value) for e in found] == entries
+
+
 class Counting(KeyedProcessFunction[Any, Any, Any]):
     def open(self, runtime_context: RuntimeContext) -> None:
         self.count = runtime_context.get_state(ValueStateDescriptor("count"))
