@@ -6,6 +6,7 @@ import datetime
 import decimal
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from tests.streaming.sinks.sink_harness import SinkHarness, SinkState
 
 psycopg = pytest.importorskip("psycopg")
 
+from flinkray.datastream.connectors import postgresql  # noqa: E402
 from flinkray.datastream.connectors.postgresql import PostgreSqlSink  # noqa: E402
 from flinkray.testing.postgres_server import PostgresServer, postgres_server, why_not  # noqa: E402
 
@@ -68,6 +70,19 @@ def rows_of(server: PostgresServer, table: str = "numbers") -> list[Any]:
 def staged(server: PostgresServer) -> int:
     ((count,),) = execute(server, "SELECT count(*) FROM numbers_flinkray")
     return int(count)
+
+
+@contextmanager
+def locked(server: PostgresServer, statement: str) -> Iterator[None]:
+    """By another session, which the server ends after a while: no test hangs."""
+    limit = f"{server.conninfo} options='-c idle_in_transaction_session_timeout=3s'"
+    connection = psycopg.connect(limit)
+    try:
+        connection.execute(statement)
+        yield
+        connection.rollback()  # fails if it was ended
+    finally:
+        connection.close()
 
 
 def sink_of(server: PostgresServer, **settings: Any) -> PostgreSqlSink:
@@ -285,6 +300,47 @@ def test_rows_with_a_key_take_the_place_of_those_before(server: PostgresServer, 
     assert rows_of(server) == [(1, "c"), (2, "d")]
 
 
+def test_rows_with_a_key_never_take_the_place_of_those_of_a_later_checkpoint(
+    server: PostgresServer, table: str
+) -> None:
+    """The one before has to be committed again, as its connection is gone."""
+    execute(server, "ALTER TABLE numbers ADD PRIMARY KEY (n)")
+    h = SinkHarness(sink_of(server, key=["n"]))
+    for name in ("v1", "v2", "v3"):
+        h.process((1, name))
+        h.checkpoint()
+        h.complete()
+        if name == "v1":
+            operator: Any = h.committer.operator
+            pid = operator._committer._connection.info.backend_pid
+            execute(server, f"SELECT pg_terminate_backend({pid}, 5000)")
+    assert h.committer.operator.is_retrying
+    h.committer.processing_time(FIRST_PAUSE)
+    assert rows_of(server) == [(1, "v3")]
+    assert not h.committer.operator.is_retrying
+    h.close()
+
+
+def test_rows_with_a_key_wait_for_those_of_an_earlier_checkpoint_that_meet_a_lock(
+    server: PostgresServer, table: str
+) -> None:
+    """Both checkpoints are known to be complete at once."""
+    execute(server, "ALTER TABLE numbers ADD PRIMARY KEY (n)")
+    execute(server, "INSERT INTO numbers VALUES (1, 'v0'), (2, 'w0')")
+    conninfo = f"{server.conninfo} options='-c lock_timeout=20ms'"
+    h = SinkHarness(PostgreSqlSink(conninfo, "numbers", ["n", "name"], key=["n"]))
+    h.process((1, "v1"), (2, "w1"))
+    h.checkpoint()
+    h.process((2, "w2"))
+    h.checkpoint()
+    with locked(server, "SELECT * FROM numbers WHERE n = 1 FOR UPDATE"):
+        h.complete()
+    assert rows_of(server) == [(1, "v0"), (2, "w0")]
+    h.committer.processing_time(FIRST_PAUSE)
+    assert rows_of(server) == [(1, "v1"), (2, "w2")]
+    h.close()
+
+
 def test_values_of_many_types(server: PostgresServer) -> None:
     execute(server, "DROP TABLE IF EXISTS kinds, kinds_flinkray")
     execute(
@@ -398,6 +454,56 @@ def test_commits_wait_for_a_server_that_is_away_or_a_lock(
     h.close()
 
 
+def test_a_lock_that_somebody_keeps_is_told_of_and_does_not_hold_up_the_task(
+    server: PostgresServer,
+    table: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(postgresql, "_LONGEST_WAIT", "20ms")
+    h = SinkHarness(sink_of(server))
+    for number in range(2):
+        h.process((number, "a"))
+        h.checkpoint()
+    with locked(server, "LOCK TABLE numbers IN SHARE MODE"):
+        h.complete()
+        assert h.committer.operator.is_retrying
+    waited, behind = [record.args[-1] for record in caplog.records if type(record.args) is tuple]
+    assert "cannot be moved from numbers_flinkray to numbers now: " in str(waited)
+    assert "lock timeout" in str(waited)
+    assert behind is waited, "one call waits once"
+    h.committer.processing_time(FIRST_PAUSE)
+    assert rows_of(server) == [(0, "a"), (1, "a")]
+    h.close()
+
+
+def test_a_writer_does_not_wait_for_ever_to_begin(
+    server: PostgresServer, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgresql, "_LONGEST_WAIT", "20ms")
+    with (
+        locked(server, "SELECT pg_advisory_xact_lock(hashtextextended('numbers_flinkray', 0))"),
+        pytest.raises(SinkError, match=r"begin to write into table numbers: .*lock timeout"),
+    ):
+        SinkHarness(sink_of(server))
+
+
+@pytest.mark.parametrize(
+    ("options", "limit"),
+    [("", "5s"), ("-c lock_timeout=7s", "7s"), ("-c lock_timeout=0", "0")],
+)
+def test_waits_for_locks_have_a_limit_unless_the_user_says_otherwise(
+    options: str, limit: str, server: PostgresServer
+) -> None:
+    sink = PostgreSqlSink(f"{server.conninfo} options='{options}'", "numbers", ["n"])
+    with sink._database.connect() as connection:
+        with connection.transaction():
+            sink._database.limit_waits(connection)
+            assert connection.execute("SHOW lock_timeout").fetchone() == (limit,)
+        after = connection.execute("SHOW lock_timeout").fetchone()
+        assert after == ("0" if limit == "5s" else limit,), "a pool gives it to somebody else"
+
+
 def test_staged_rows_that_somebody_else_has_changed_are_not_moved(
     server: PostgresServer, table: str
 ) -> None:
@@ -428,14 +534,18 @@ def cluster(tmp_path: Path) -> Iterator[ThreadedCluster]:
 
 
 def begin(
-    cluster: ThreadedCluster, server: PostgresServer, options: dict[str, str], parallelism: int
+    cluster: ThreadedCluster,
+    server: PostgresServer,
+    options: dict[str, str],
+    parallelism: int,
+    **sink: Any,
 ) -> Any:
     env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster.client)
     env.configure(Configuration.from_dict(options))
     env.set_parallelism(parallelism)
     source = HeldNumbers(lambda n: (n, str(n)), COUNT, 8000.0)
     rows = env.from_source(source, WatermarkStrategy.no_watermarks(), "rows")
-    rows.rebalance().sink_to(sink_of(server)).uid("table")
+    rows.rebalance().sink_to(sink_of(server, **sink)).uid("table")
     return env.execute_async("rows")
 
 
@@ -451,6 +561,19 @@ def test_a_job_that_another_one_has_taken_over_from_ends_whatever_its_restart_st
     with pytest.raises(JobExecutionError, match="table numbers is written by job another now"):
         job.get_job_execution_result().result(60)
     assert cluster.client.job(job.get_job_id()).details().restarts == 0
+
+
+@interrupted
+def test_each_row_is_in_a_table_with_a_key_though_a_process_dies(
+    cluster: ThreadedCluster, server: PostgresServer, table: str, tmp_path: Path
+) -> None:
+    """One committer has the rows of two writers."""
+    execute(server, "ALTER TABLE numbers ADD PRIMARY KEY (n)")
+    job = begin(cluster, server, settings(tmp_path / "checkpoints", "50 ms"), 2, key=["n"])
+    crash_after_each_part(cluster, "TaskProcess", lambda: len(rows_of(server)))
+    job.get_job_execution_result().result(120)
+    assert_each_once(server)
+    assert staged(server) == 0
 
 
 def assert_each_once(server: PostgresServer) -> None:

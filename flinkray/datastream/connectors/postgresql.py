@@ -49,6 +49,9 @@ ROW = "flinkray_row"
 _DEFAULTS = {"connect_timeout": 5, "keepalives_idle": 10, "tcp_user_timeout": 30_000}
 """Of connections: seconds, seconds and milliseconds; what the user says goes before."""
 
+_LONGEST_WAIT = "5s"
+"""For a lock that somebody else holds; what the user, the role or the server says goes before."""
+
 _LONGEST_NAME = 63
 """Bytes (NAMEDATALEN)."""
 
@@ -132,6 +135,7 @@ class PostgreSqlSink(Sink[StagedBatch]):
         self._database = _Database(
             conninfo, table, tuple(columns), tuple(key), staging_table or f"{table}_flinkray"
         )
+        self.commits_in_order = bool(key)  # a row must not take the place of a later one
         name = self._database.jobs_table.rpartition(".")[2]
         if len(name.encode()) > _LONGEST_NAME:  # PostgreSQL would cut it, to another table's
             raise SinkError(
@@ -185,6 +189,16 @@ class _Database(NamedTuple):
             yield
         except psycopg.Error as error:
             raise SinkError(f"cannot {what}: {_text_of(error)}") from error
+
+    def limit_waits(self, connection: psycopg.Connection[Any]) -> None:
+        """To the end of this transaction, that for a lock ends with psycopg.OperationalError.  Not
+        for longer: behind a connection pool the next one may be another server process."""
+        connection.execute(
+            sql.SQL(
+                "SELECT set_config(name, {}, true) FROM pg_settings "
+                "WHERE name = 'lock_timeout' AND source = 'default'"
+            ).format(_LONGEST_WAIT)
+        )
 
     def move(self, connection: psycopg.Connection[Any], batch: str) -> int:
         """The staged rows of a batch into the table; how many there were."""
@@ -315,6 +329,7 @@ class _Database(NamedTuple):
         """
         target = _name(self.table).as_string(connection)
         with connection.transaction():
+            self.limit_waits(connection)
             connection.execute(
                 "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [self.staging_table]
             )
@@ -502,7 +517,9 @@ class _Writer(StatefulSinkWriter[StagedBatch, _Lineage]):
 
 
 class _Committer(Committer[StagedBatch]):
-    """Moves staged rows.  While the server is away, commits are tried again."""
+    """Moves staged rows.  While the server is away, or somebody holds a lock, commits are tried
+    again, and what is behind them waits: so rows keep their order, and one call does not wait for
+    a lock time and again."""
 
     def __init__(self, database: _Database, job_id: str) -> None:
         self._database = database
@@ -510,18 +527,21 @@ class _Committer(Committer[StagedBatch]):
         self._connection: psycopg.Connection[Any] | None = None
 
     def commit(self, requests: Sequence[CommitRequest[StagedBatch]]) -> None:
-        away: psycopg.Error | None = None
+        hindrance: SinkError | None = None
         for request in requests:
-            if away is not None:
-                request.retry_later(away)
+            if hindrance is not None:
+                request.retry_later(hindrance)
                 continue
             try:
                 self._move(request)
             except (psycopg.OperationalError, psycopg.InterfaceError) as error:
                 # the server is away, its disk is full, somebody else holds a lock
-                request.retry_later(error)
+                hindrance = SinkError(
+                    f"rows cannot be moved from {self._database.staging_table} to "
+                    f"{self._database.table} now: {_text_of(error)}"
+                )
+                request.retry_later(hindrance)
                 if self._connection is None or self._connection.broken:
-                    away = error
                     self.close()
             except psycopg.Error as error:
                 request.signal_failed_with_unknown_reason(
@@ -537,6 +557,7 @@ class _Committer(Committer[StagedBatch]):
             self._connection = connection
         name, rows = request.committable
         with self._connection.transaction():
+            self._database.limit_waits(self._connection)
             moved = self._database.move(self._connection, name)
             self._database.check_owner(self._connection, name.split("/")[0], self._job_id)
             if not moved:
