@@ -341,6 +341,171 @@ def test_rows_with_a_key_wait_for_those_of_an_earlier_checkpoint_that_meet_a_loc
     h.close()
 
 
+# --- what the table is like -----------------------------------------------------------------------
+
+
+def fill(server: PostgresServer, table: str, columns: list[str], *rows: Any, **more: Any) -> None:
+    """By a job of its own."""
+    h = SinkHarness(PostgreSqlSink(server.conninfo, table, columns, **more))
+    try:
+        h.process(*rows)
+        h.finish()
+    finally:
+        h.close()
+
+
+def new_table(server: PostgresServer, name: str, columns: str) -> None:
+    execute(server, f'DROP TABLE IF EXISTS "{name}", "{name}_flinkray", "{name}_flinkray_jobs"')
+    execute(server, f'CREATE TABLE "{name}" ({columns})')
+
+
+PRECISE = (decimal.Decimal("1.23456"), 1.23456789012345, datetime.datetime(2020, 1, 1, 1, 1, 1, 9))
+
+
+def test_values_are_as_precise_as_the_table_has_become(server: PostgresServer) -> None:
+    new_table(server, "widened", "p numeric(10, 2), f real, t timestamp(0), n int NOT NULL")
+    fill(server, "widened", ["p", "f", "t", "n"], (1, 1.0, PRECISE[2], 1))
+    execute(
+        server,
+        "ALTER TABLE widened ALTER p TYPE numeric(20, 5), ALTER f TYPE double precision, "
+        "ALTER t TYPE timestamp, ALTER n TYPE jsonb USING '[]', ALTER n DROP NOT NULL, "
+        "ADD a text NOT NULL DEFAULT ''",
+    )
+    fill(server, "widened", ["p", "f", "t", "n", "a"], (*PRECISE, None, "a"))
+    assert execute(server, "SELECT * FROM widened WHERE n IS NULL") == [(*PRECISE, None, "a")]
+    execute(server, "ALTER TABLE widened ALTER a DROP NOT NULL, ALTER f SET NOT NULL")
+    with pytest.raises(SinkError, match=r'write rows .* null value in column "f"'):
+        fill(server, "widened", ["p", "f", "t", "n", "a"], (*PRECISE[:1], None, None, None, None))
+
+
+def test_rows_that_are_staged_are_converted_as_those_of_the_table(
+    server: PostgresServer, table: str
+) -> None:
+    first = SinkHarness(sink_of(server))
+    first.process((1, "a"))
+    state = first.checkpoint()
+    first.close()
+    execute(server, "ALTER TABLE numbers ALTER name TYPE varchar(20), ALTER n TYPE numeric(9, 1)")
+    second = SinkHarness(sink_of(server), state)
+    second.process((decimal.Decimal("1.5"), "longer than nine"))
+    second.finish()
+    second.close()
+    assert rows_of(server) == [(1, "a"), (decimal.Decimal("1.5"), "longer than nine")]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("ALTER name TYPE integer USING 0", "cannot be cast automatically to type integer"),
+        ("ADD more integer", "it has rows without that"),
+    ],
+)
+def test_rows_that_are_staged_and_cannot_be_converted_are_told_of_with_what_to_do(
+    change: str, reason: str, server: PostgresServer, table: str
+) -> None:
+    first = SinkHarness(sink_of(server))
+    first.process((1, "a"))
+    first.checkpoint()
+    first.close()
+    execute(server, f"ALTER TABLE numbers {change}")
+    columns = ["n", "more" if "more" in change else "name"]
+    text = f"numbers_flinkray was made when column '{columns[1]}' .*{reason}.*"
+    with pytest.raises(SinkError, match=text + "DROP TABLE numbers_flinkray"):
+        fill(server, "numbers", columns, (1, 1))
+    execute(server, "DROP TABLE numbers_flinkray")
+    fill(server, "numbers", columns, (1, 1))
+    assert execute(server, f"SELECT n, {columns[1]} FROM numbers") == [(1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("index", "kept"),
+    [("UNIQUE (k, n)", [1, 2, 4]), ("UNIQUE NULLS NOT DISTINCT (n, k)", [2, 4])],
+)
+def test_keys_with_a_null_are_the_same_only_if_the_index_says_so(
+    index: str, kept: list[int], server: PostgresServer
+) -> None:
+    new_table(server, "nulls", f"k text, n int, v int, {index}")
+    if "NOT DISTINCT" in index and server_version(server) < 15:
+        pytest.skip("PostgreSQL 15 is the first to know such an index")
+    rows = [(None, 1, 1), (None, 1, 2), ("a", 1, 3), ("a", 1, 4)]
+    fill(server, "nulls", ["k", "n", "v"], *rows, key=["k", "n"])
+    assert execute(server, "SELECT v FROM nulls ORDER BY v") == [(v,) for v in kept]
+
+
+@pytest.mark.parametrize(
+    ("column", "index", "kept"),
+    [
+        ("text COLLATE {}", "k", [2]),
+        ("text COLLATE {}", 'k COLLATE "C"', [1, 2]),
+        ("text", "k COLLATE {}", [2]),
+    ],
+)
+def test_keys_are_the_same_by_the_collation_of_the_index(
+    column: str, index: str, kept: list[int], server: PostgresServer
+) -> None:
+    execute(
+        server,
+        "CREATE COLLATION IF NOT EXISTS any_case "
+        "(provider = icu, locale = 'und-u-ks-level2', deterministic = false)",
+    )
+    new_table(server, "cases", f"v int UNIQUE, k {column}".format("any_case"))
+    execute(server, f"CREATE UNIQUE INDEX ON cases ({index})".format("any_case"))
+    fill(server, "cases", ["k", "v"], ("a", 1), ("A", 2), key=["k"])
+    assert execute(server, "SELECT v FROM cases ORDER BY v") == [(v,) for v in kept]
+
+
+def test_a_view_is_written_by_the_key_of_its_table(server: PostgresServer, table: str) -> None:
+    execute(server, "ALTER TABLE numbers ADD PRIMARY KEY (n)")
+    execute(server, "CREATE OR REPLACE VIEW seen AS SELECT * FROM numbers")
+    try:
+        fill(server, "seen", ["n", "name"], (1, "a"), (1, "b"), key=["n"])
+        assert rows_of(server) == [(1, "b")]
+    finally:
+        execute(server, "DROP VIEW seen")
+
+
+@pytest.mark.parametrize("kind", ["json", "jsonb", "tags"])
+@pytest.mark.parametrize(
+    ("value", "seen"),
+    [
+        ([], []),
+        ([1, "a", None], [1, "a", None]),
+        (("a", []), ["a", []]),
+        ({}, {}),
+        (True, True),
+        (1.5, 1.5),
+        (decimal.Decimal("1.5"), 1.5),
+        ('{"text": "of JSON"}', {"text": "of JSON"}),
+        ("null", None),
+    ],
+)
+def test_values_of_json_columns(kind: str, value: Any, seen: Any, server: PostgresServer) -> None:
+    execute(server, "DROP TABLE IF EXISTS documents; DROP DOMAIN IF EXISTS tags CASCADE")
+    execute(server, "CREATE DOMAIN tags AS jsonb")
+    new_table(server, "documents", f"d {kind}, a int[]")
+    fill(server, "documents", ["d", "a"], (value, []))
+    assert execute(server, "SELECT d, a FROM documents WHERE d IS NOT NULL") == [(seen, [])]
+
+
+def test_names_may_have_any_character(server: PostgresServer) -> None:
+    new_table(server, "50 % off", '"vat %" int PRIMARY KEY, "{}%s" int')
+    columns = ["vat %", "{}%s"]
+    h = SinkHarness(PostgreSqlSink(server.conninfo, "50 % off", columns, key=["vat %"]))
+    h.process((1, 2))
+    state = h.checkpoint()
+    h.process((2, 3))
+    h.checkpoint()
+    h.close()
+    SinkHarness(PostgreSqlSink(server.conninfo, "50 % off", columns, key=["vat %"]), state).close()
+    assert execute(server, 'SELECT * FROM "50 % off"') == [(1, 2)]
+    assert execute(server, 'SELECT * FROM "50 % off_flinkray"') == []
+
+
+def server_version(server: PostgresServer) -> int:
+    with psycopg.connect(server.conninfo) as connection:
+        return int(connection.info.server_version) // 10_000
+
+
 def test_values_of_many_types(server: PostgresServer) -> None:
     execute(server, "DROP TABLE IF EXISTS kinds, kinds_flinkray")
     execute(

@@ -55,6 +55,9 @@ _LONGEST_WAIT = "5s"
 _LONGEST_NAME = 63
 """Bytes (NAMEDATALEN)."""
 
+_OF_JSON = (dict, list, tuple, bool)
+"""What becomes JSON in a column of it.  Numbers are written the same way; text is JSON already."""
+
 _MOST_ROWS = 10_000
 """That a writer holds before it stages them."""
 
@@ -206,9 +209,10 @@ class _Database(NamedTuple):
         if self.key:
             others = [column for column in self.columns if column not in self.key]
             rows = sql.SQL(
-                "SELECT DISTINCT ON ({key}) {columns} FROM moved ORDER BY {key}, {row} DESC "
+                "SELECT DISTINCT ON ({same}) {columns} FROM moved ORDER BY {same}, {row} DESC "
                 "ON CONFLICT ({key}) DO {update}"
             ).format(
+                same=self._same_key(connection),
                 key=_names(self.key),
                 columns=columns,
                 row=sql.Identifier(ROW),
@@ -223,18 +227,55 @@ class _Database(NamedTuple):
         else:
             rows = sql.SQL("SELECT {} FROM moved ORDER BY {}").format(columns, sql.Identifier(ROW))
         statement = sql.SQL(
-            "WITH moved AS (DELETE FROM {stage} WHERE {batch} = %s RETURNING *), "
+            "WITH moved AS (DELETE FROM {stage} WHERE {batch} = {name} RETURNING *), "
             "inserted AS (INSERT INTO {table} ({columns}) {rows}) SELECT count(*) FROM moved"
         ).format(
             stage=_name(self.staging_table),
             batch=sql.Identifier(BATCH),
+            name=batch,
             table=_name(self.table),
             columns=columns,
             rows=rows,
         )
-        found = connection.execute(statement, [batch]).fetchone()
+        found = connection.execute(statement).fetchone()
         assert found is not None
         return int(found[0])
+
+    def _same_key(self, connection: psycopg.Connection[Any]) -> sql.Composed:
+        """By what the unique index takes two rows for the same: its collations may be others than
+        those of the columns, and nulls are different from each other unless it says otherwise."""
+        found = connection.execute(
+            sql.SQL(
+                "SELECT i.indexrelid, to_jsonb(i) ->> 'indnullsnotdistinct' = 'true', "
+                "a.attname, n.nspname, c.collname FROM pg_index i CROSS JOIN LATERAL "
+                "unnest(i.indkey::int2[], i.indcollation::oid[]) WITH ORDINALITY "
+                "AS k (attnum, coll, place) "
+                "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum "
+                "LEFT JOIN pg_collation c ON c.oid = k.coll "
+                "LEFT JOIN pg_namespace n ON n.oid = c.collnamespace "
+                "WHERE i.indrelid = to_regclass({}) AND i.indisunique AND i.indisvalid "
+                "AND i.indpred IS NULL AND i.indexprs IS NULL AND k.place <= i.indnkeyatts"
+            ).format(_name(self.table).as_string(connection))
+        )
+        indexes: dict[int, dict[str, sql.Composable]] = {}
+        nulls_are_same = {}
+        for index, are_same, column, *collation in found.fetchall():
+            of_index = indexes.setdefault(index, {})
+            of_index[column] = sql.Identifier(column)
+            if collation[1] is not None:
+                of_index[column] += sql.SQL(" COLLATE ") + sql.Identifier(*collation)
+            nulls_are_same[index] = are_same
+        fitting = [index for index, columns in indexes.items() if columns.keys() == {*self.key}]
+        if fitting:
+            same = [indexes[fitting[0]][column] for column in self.key]
+        else:  # of a view, for one
+            same = [sql.Identifier(column) for column in self.key]
+        if not any(nulls_are_same[index] for index in fitting):
+            has_null = sql.SQL(" OR ").join(
+                sql.SQL("{} IS NULL").format(sql.Identifier(column)) for column in self.key
+            )
+            same.append(sql.SQL("CASE WHEN {} THEN {} END").format(has_null, sql.Identifier(ROW)))
+        return sql.SQL(", ").join(same)
 
     def claim(self, connection: psycopg.Connection[Any], run: str, job_id: str) -> None:
         """From the end of this transaction on, the batches of a run are this job's, unless they are
@@ -245,10 +286,9 @@ class _Database(NamedTuple):
         """
         connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 1))", [run])
         connection.execute(
-            sql.SQL("INSERT INTO {} (run, job) VALUES (%s, %s) ON CONFLICT DO NOTHING").format(
-                _name(self.jobs_table)
-            ),
-            [run, job_id],
+            sql.SQL("INSERT INTO {} (run, job) VALUES ({}, {}) ON CONFLICT DO NOTHING").format(
+                _name(self.jobs_table), run, job_id
+            )
         )
         self.check_owner(connection, run, job_id)
 
@@ -260,10 +300,9 @@ class _Database(NamedTuple):
         later = connection.execute(
             sql.SQL(
                 "SELECT later.job FROM {jobs} later JOIN {jobs} mine USING (run) WHERE "
-                "run = %s AND mine.job = %s AND later.number > mine.number "
+                "run = {run} AND mine.job = {job} AND later.number > mine.number "
                 "ORDER BY later.number DESC LIMIT 1"
-            ).format(jobs=_name(self.jobs_table)),
-            [run, job_id],
+            ).format(jobs=_name(self.jobs_table), run=run, job=job_id)
         ).fetchone()
         if later is not None:
             raise FencedSinkError(
@@ -276,10 +315,9 @@ class _Database(NamedTuple):
     def batches(self, connection: psycopg.Connection[Any], prefix: str) -> list[tuple[str, str]]:
         """The names of those that are staged and begin so, with their attempts."""
         found = connection.execute(
-            sql.SQL("SELECT DISTINCT {batch} FROM {stage} WHERE {batch} LIKE %s").format(
-                batch=sql.Identifier(BATCH), stage=_name(self.staging_table)
-            ),
-            [f"{prefix}%"],
+            sql.SQL("SELECT DISTINCT {batch} FROM {stage} WHERE {batch} LIKE {like}").format(
+                batch=sql.Identifier(BATCH), stage=_name(self.staging_table), like=f"{prefix}%"
+            )
         )
         return [(name, name.split("/")[1]) for (name,) in found.fetchall()]
 
@@ -291,16 +329,14 @@ class _Database(NamedTuple):
         if not batches:
             return
         connection.execute(
-            sql.SQL("DELETE FROM {} WHERE {} = ANY(%s)").format(
-                _name(self.staging_table), sql.Identifier(BATCH)
-            ),
-            [list(batches)],
+            sql.SQL("DELETE FROM {} WHERE {} = ANY({})").format(
+                _name(self.staging_table), sql.Identifier(BATCH), list(batches)
+            )
         )
         connection.execute(
             sql.SQL(
-                "INSERT INTO {} (run, job) SELECT unnest(%s::text[]), %s ON CONFLICT DO NOTHING"
-            ).format(_name(self.jobs_table)),
-            [list(batches), job_id],
+                "INSERT INTO {} (run, job) SELECT unnest({}::text[]), {} ON CONFLICT DO NOTHING"
+            ).format(_name(self.jobs_table), list(batches), job_id)
         )
 
     def check_not_removed(self, connection: psycopg.Connection[Any], batch: StagedBatch) -> None:
@@ -309,8 +345,7 @@ class _Database(NamedTuple):
             FencedSinkError: it was, so that what is not there was not moved.
         """
         found = connection.execute(
-            sql.SQL("SELECT job FROM {} WHERE run = %s").format(_name(self.jobs_table)),
-            [batch.name],
+            sql.SQL("SELECT job FROM {} WHERE run = {}").format(_name(self.jobs_table), batch.name)
         ).fetchone()
         if found is not None:
             raise FencedSinkError(
@@ -321,24 +356,18 @@ class _Database(NamedTuple):
                 f"FROM {self.jobs_table} WHERE run = '{batch.name}', and start again"
             )
 
-    def prepare(self, connection: psycopg.Connection[Any]) -> None:
-        """Make the staging table and that of jobs, if they are not there.
+    def prepare(self, connection: psycopg.Connection[Any]) -> dict[str, _Column]:
+        """Make the staging table and that of jobs, if they are not there; the columns of the table.
 
         Raises:
-            SinkError: the table is missing, or a column of it.
+            SinkError: the table is missing, or a column of it, or is not as what is staged.
         """
-        target = _name(self.table).as_string(connection)
         with connection.transaction():
             self.limit_waits(connection)
             connection.execute(
                 "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [self.staging_table]
             )
-            found = connection.execute(
-                "SELECT attname, format_type(atttypid, atttypmod), attnotnull FROM pg_attribute "
-                "WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
-                [target],
-            ).fetchall()
-            there = {name: (kind, is_required) for name, kind, is_required in found}
+            there = _columns_of(connection, self.table)
             missing = [column for column in self.columns if column not in there]
             if not there or missing:
                 what = f"has no column {missing[0]!r}" if there else "is not there"
@@ -346,14 +375,6 @@ class _Database(NamedTuple):
                     f"table {self.table} {what} in database {connection.info.dbname!r}: create it, "
                     "or correct the name"
                 )
-            columns = [
-                sql.SQL("{} {} {}").format(
-                    sql.Identifier(column),
-                    sql.SQL(there[column][0]),
-                    sql.SQL("NOT NULL" if there[column][1] else ""),
-                )
-                for column in self.columns
-            ]
             connection.execute(
                 sql.SQL(
                     'CREATE TABLE IF NOT EXISTS {} ({} text COLLATE "C" NOT NULL, {} bigint '
@@ -362,17 +383,103 @@ class _Database(NamedTuple):
                     _name(self.staging_table),
                     sql.Identifier(BATCH),
                     sql.Identifier(ROW),
-                    sql.SQL(", ").join(columns),
+                    sql.SQL(", ").join(
+                        sql.SQL("{} {} {}").format(
+                            sql.Identifier(column),
+                            sql.SQL(there[column].type),
+                            sql.SQL("NOT NULL" if there[column].is_required else ""),
+                        )
+                        for column in self.columns
+                    ),
                     sql.Identifier(BATCH),
                     sql.Identifier(ROW),
                 )
             )
+            self._adapt_staging_table(connection, there)
             connection.execute(
                 sql.SQL(
                     "CREATE TABLE IF NOT EXISTS {} (run text NOT NULL, job text NOT NULL, "
                     "number bigint GENERATED ALWAYS AS IDENTITY, PRIMARY KEY (run, job))"
                 ).format(_name(self.jobs_table))
             )
+            return there
+
+    def _adapt_staging_table(
+        self, connection: psycopg.Connection[Any], there: Mapping[str, _Column]
+    ) -> None:
+        """The table may have been altered since: what is staged would be cut to what it was.  Rows
+        that are staged are converted as those of the table itself were.
+
+        Raises:
+            SinkError: they cannot be.
+        """
+        staged = _columns_of(connection, self.staging_table)
+        altered = [column for column in self.columns if staged.get(column) != there[column]]
+        if not altered:
+            return
+        stage = _name(self.staging_table)
+        connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(stage))
+        (has_rows,) = connection.execute(
+            sql.SQL("SELECT EXISTS (SELECT FROM {})").format(stage)
+        ).fetchone() or (True,)
+        for column in altered:
+            was, now = staged.get(column), there[column]
+            if was is None and has_rows:
+                raise self._cannot_be_changed(column, "it has rows without that")
+            changes = sql.SQL(", ").join(_changes(column, was, now, has_rows))
+            try:
+                connection.execute(sql.SQL("ALTER TABLE {} {}").format(stage, changes))
+            except (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError) as error:
+                raise self._cannot_be_changed(column, _text_of(error)) from error
+
+    def _cannot_be_changed(self, column: str, why: str) -> SinkError:
+        return SinkError(
+            f"{self.staging_table} was made when column {column!r} of table {self.table} was "
+            f"another one, and cannot be changed: {why}.  Change the table back, and let the job "
+            "that staged rows there go on and end.  Or if no job is to go on from its checkpoints, "
+            f"DROP TABLE {self.staging_table}"
+        )
+
+
+class _Column(NamedTuple):
+    """Of a table, so far as staged values depend on it."""
+
+    type: str
+    """As in statements."""
+    is_required: bool
+    is_json: bool
+
+
+def _columns_of(connection: psycopg.Connection[Any], table: str) -> dict[str, _Column]:
+    """By name; of a table that is not there: none."""
+    found = connection.execute(
+        "SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, "
+        "CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE t.oid END "
+        "IN ('json'::regtype, 'jsonb'::regtype) "
+        "FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid "
+        "WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped",
+        [_name(table).as_string(connection)],
+    )
+    return {name: _Column(*properties) for name, *properties in found.fetchall()}
+
+
+def _changes(
+    column: str, was: _Column | None, now: _Column, has_rows: bool
+) -> Iterator[sql.Composed]:
+    """Of a staging table: what makes the one column of the other."""
+    required = sql.SQL("NOT NULL")
+    name = sql.Identifier(column)
+    if was is None:
+        yield sql.SQL("ADD COLUMN {} {} {}").format(
+            name, sql.SQL(now.type), required if now.is_required else sql.SQL("")
+        )
+        return
+    if was.type != now.type:
+        using = sql.SQL("" if has_rows else "USING NULL")  # from any type to any other
+        yield sql.SQL("ALTER COLUMN {} TYPE {} {}").format(name, sql.SQL(now.type), using)
+    if was.is_required != now.is_required:
+        verb = sql.SQL("SET" if now.is_required else "DROP")
+        yield sql.SQL("ALTER COLUMN {} {} {}").format(name, verb, required)
 
 
 def _name(table: str) -> sql.Identifier:
@@ -409,13 +516,14 @@ class _Writer(StatefulSinkWriter[StagedBatch, _Lineage]):
             what = f"begin to write into table {database.table}"
             opened.enter_context(database.failing_clearly(what))
             connection = opened.enter_context(closing(database.connect()))
-            database.prepare(connection)
+            there = database.prepare(connection)
             with connection.transaction():
                 for run in sorted(lineage.run for lineage in self._lineages):
                     database.claim(connection, run, context.job_id)
                 self._lineages = [self._cleaned(connection, each) for each in self._lineages]
             opened.pop_all()
             self._connection = connection
+        self._are_json = [there[column].is_json for column in database.columns]
         columns = (BATCH, ROW, *database.columns)
         self._copy = sql.SQL("COPY {} ({}) FROM STDIN").format(
             _name(database.staging_table), _names(columns)
@@ -476,7 +584,10 @@ class _Writer(StatefulSinkWriter[StagedBatch, _Lineage]):
                 f"a record for {len(columns)} columns of table {self._database.table} has "
                 f"{len(fields)} fields: {value!r}"
             )
-        return [Json(field) if isinstance(field, dict) else field for field in fields]
+        return [
+            Json(field) if isinstance(field, _OF_JSON if is_json else dict) else field
+            for field, is_json in zip(fields, self._are_json, strict=True)
+        ]
 
     def _stage(self) -> None:
         if not self._rows:
