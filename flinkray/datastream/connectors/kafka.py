@@ -255,7 +255,7 @@ class _SerializesByParts(KafkaRecordSerializationSchema):
     def serialize_record(self, element: Any, timestamp: int | None) -> KafkaProducerRecord:
         topic = self._topic if self._selector is None else self._selector(element)
         key = None if self._key is None else self._key.serialize(element)
-        time = timestamp if timestamp is not None and timestamp > 0 else None
+        time = timestamp if timestamp is not None and timestamp >= 0 else None  # as in Flink
         return KafkaProducerRecord(topic, self._value.serialize(element), key, None, time)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import index
 from typing import Any
 
 import msgpack
@@ -42,5 +43,5 @@ class KafkaCommittable:
 
 def pack(records: Sequence[tuple[Any, ...]]) -> tuple[int, bytes]:
     """A chunk of the fields of records."""
-    packed = msgpack.packb(records)
+    packed = msgpack.packb(records, default=index)  # of integers that are not Python's
     return len(packed), pa.compress(packed, codec=_CODEC, asbytes=True)

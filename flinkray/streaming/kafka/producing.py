@@ -40,7 +40,7 @@ class RecordProducer:
         if partition is not None:
             more["partition"] = partition
         if timestamp is not None:
-            more["timestamp"] = timestamp
+            more["timestamp"] = timestamp or 1  # the library takes 0 for the time of writing
         if headers:
             more["headers"] = list(headers)
         while True:

@@ -51,7 +51,8 @@ class KafkaConsumerRecord:
 
 class KafkaProducerRecord(NamedTuple):
     """A record to be written.  *partition*: None leaves it to the producer, which goes by the key.
-    *timestamp*: milliseconds; None is the time at which it is written."""
+    *timestamp*: milliseconds since 1970; None is the time at which it is written.  0 is written as
+    1: librdkafka cannot write 0."""
 
     topic: str
     value: bytes | None

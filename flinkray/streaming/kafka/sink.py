@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from flinkray.streaming.kafka.committable import KafkaCommittable
 from flinkray.streaming.kafka.committer import KafkaCommitter
+from flinkray.streaming.kafka.record_check import max_bytes_of
 from flinkray.streaming.kafka.writers import DirectWriter, Serialize, TransactionalWriter
 from flinkray.streaming.sinks.delivery_guarantee import DeliveryGuarantee
 from flinkray.streaming.sinks.sink import (
@@ -50,7 +51,9 @@ class KafkaSink(Sink[KafkaCommittable]):
     def create_writer(self, context: WriterContext) -> SinkWriter[KafkaCommittable]:
         if self.has_committer:
             run = uuid4().hex[:16]
-            return TransactionalWriter(self._id_of(context.subtask_index), run, self._serialize)
+            most = max_bytes_of(self._properties)
+            own = self._id_of(context.subtask_index)
+            return TransactionalWriter(own, run, self._serialize, most)
         waits = self._guarantee is DeliveryGuarantee.AT_LEAST_ONCE
         return DirectWriter(self._properties, self._serialize, waits)
 

@@ -9,6 +9,7 @@ from typing import Any
 from flinkray.streaming.kafka.client import KafkaException, text_of
 from flinkray.streaming.kafka.committable import CHUNK_BYTES, KafkaCommittable, pack
 from flinkray.streaming.kafka.producing import RecordProducer
+from flinkray.streaming.kafka.record_check import MAX_BYTES, max_bytes_of, why_refused
 from flinkray.streaming.kafka.records import KafkaProducerRecord
 from flinkray.streaming.records.elements import Block
 from flinkray.streaming.sinks.sink import SinkError, SinkWriter
@@ -17,19 +18,30 @@ Serialize = Callable[[Any, int | None], KafkaProducerRecord]
 """Makes the record of a value and its timestamp."""
 
 
-def _records_of(block: Block, serialize: Serialize) -> Iterator[KafkaProducerRecord]:
+def _records_of(
+    block: Block, serialize: Serialize, max_bytes: int
+) -> Iterator[KafkaProducerRecord]:
+    """Raises SinkError: no producer takes one of them."""
     timestamps = repeat(None) if block.timestamps is None else block.timestamps
     for value, timestamp in zip(block.values, timestamps, strict=False):
-        yield serialize(value, timestamp)
+        record = serialize(value, timestamp)
+        if why := why_refused(record, max_bytes):
+            raise SinkError(
+                f"Kafka does not take the record that was made of {value!r:.200}: {why}"
+            )
+        yield record
 
 
 class TransactionalWriter(SinkWriter[KafkaCommittable]):
     """Writes nothing: what has come since the last checkpoint becomes one committable."""
 
-    def __init__(self, transactional_id: str, run: str, serialize: Serialize) -> None:
+    def __init__(
+        self, transactional_id: str, run: str, serialize: Serialize, max_bytes: int = MAX_BYTES
+    ) -> None:
         self._transactional_id = transactional_id
         self._run = run
         self._serialize = serialize
+        self._max_bytes = max_bytes
         self._sequence = 0
         self._marker_topic = ""
         self._records: list[tuple[Any, ...]] = []
@@ -38,7 +50,7 @@ class TransactionalWriter(SinkWriter[KafkaCommittable]):
         self._chunks: list[tuple[int, bytes]] = []
 
     def write(self, block: Block) -> None:
-        for record in _records_of(block, self._serialize):
+        for record in _records_of(block, self._serialize, self._max_bytes):
             self._records.append(tuple(record))
             self._size += len(record.value or b"") + len(record.key or b"")
             if self._size >= CHUNK_BYTES:
@@ -77,13 +89,14 @@ class DirectWriter(SinkWriter[KafkaCommittable]):
 
     def __init__(self, properties: Mapping[str, Any], serialize: Serialize, waits: bool) -> None:
         self._producer = RecordProducer(properties)
+        self._max_bytes = max_bytes_of(properties)
         self._serialize = serialize
         self._waits = waits
 
     def write(self, block: Block) -> None:
         producer = self._producer
         try:
-            for record in _records_of(block, self._serialize):
+            for record in _records_of(block, self._serialize, self._max_bytes):
                 producer.send(record)
             producer.inner.poll(0)
             producer.check()

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pytest
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from flinkray.datastream import StreamExecutionEnvironment
 from flinkray.datastream.common import SimpleStringSchema
@@ -23,10 +25,13 @@ from flinkray.streaming.kafka.client import KafkaError, KafkaException
 from flinkray.streaming.kafka.commit_history import CommitHistory
 from flinkray.streaming.kafka.committable import KafkaCommittable
 from flinkray.streaming.kafka.committer import KafkaCommitter
+from flinkray.streaming.kafka.record_check import why_refused
 from flinkray.streaming.kafka.writers import TransactionalWriter
 from flinkray.streaming.records.elements import Barrier, Block
-from flinkray.streaming.sinks.sink import CommitOutcome, CommitRequest, SinkError
+from flinkray.streaming.sinks.sink import CommitOutcome, CommitRequest, SinkError, WriterContext
 from flinkray.streaming.sinks.writer_operator import SinkWriterOperator
+from flinkray.streaming.time.time_service import ProcessingTimeService
+from flinkray.testing.manual_clock import ManualClock
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.kafka.brokers import Broker
 from tests.streaming.sinks.sink_harness import SinkHarness
@@ -368,7 +373,7 @@ def test_without_a_promise_checkpoints_do_not_wait_but_the_end_does(each_broker:
 def test_record_that_kafka_does_not_take_fails_the_writer(broker: Broker) -> None:
     sink = sink_to(broker, "t", DeliveryGuarantee.AT_LEAST_ONCE, message_max_bytes="1000")
     h = DirectHarness(sink)
-    with pytest.raises(SinkError, match=r"does not take a record: .*MSG_SIZE_TOO_LARGE"):
+    with pytest.raises(SinkError, match=r"made of 'xxx.*: it has 2036 bytes, .* allows 1000"):
         h.process("x" * 2000)
     h.close()
 
@@ -381,6 +386,127 @@ def test_record_that_is_not_delivered_fails_the_next_checkpoint() -> None:
     with pytest.raises(SinkError, match=r"does not take a record: .*_MSG_TIMED_OUT"):
         h.checkpoint()
     h.close()
+
+
+# --- records that no producer takes ---------------------------------------------------------------
+
+
+class AsTheyAre(KafkaRecordSerializationSchema):
+    """The stream has records already."""
+
+    def serialize_record(self, element: Any, timestamp: int | None) -> KafkaProducerRecord:
+        return element  # type: ignore[no-any-return]
+
+
+def sink_of_records(broker: Broker, guarantee: DeliveryGuarantee, **properties: str) -> KafkaSink:
+    found = KafkaSink.builder().set_bootstrap_servers(broker.servers)
+    found.set_record_serializer(AsTheyAre()).set_delivery_guarantee(guarantee)
+    found.set_transactional_id_prefix("records")
+    for key, value in properties.items():
+        found.set_property(key.replace("_", "."), value)
+    return found.build()
+
+
+Record = KafkaProducerRecord
+REFUSED: list[tuple[Any, str]] = [
+    (None, "has to be a KafkaProducerRecord, and is None"),
+    (("t", b"", None, None, None, ()), r"has to be a KafkaProducerRecord, and is \('t'"),
+    (Record(5, b""), "its topic is 5"),  # type: ignore[arg-type]
+    *((Record(topic, b""), "its topic is '") for topic in ("", ".", "..", "a b", "ä", "t" * 250)),
+    (Record("t", 5), "its value has to be bytes or None, and is 5"),  # type: ignore[arg-type]
+    (Record("t", b"", bytearray(b"k")), "its key has to be bytes or None"),  # type: ignore[arg-type]
+    (Record("t", b"", partition="0"), "its partition has .* is '0'"),  # type: ignore[arg-type]
+    (Record("t", b"", partition=-2), "its partition has .* is -2"),
+    (Record("t", b"", partition=1 << 31), "its partition has .* is 2147483648"),
+    (Record("t", b"", timestamp=-1), "its timestamp has .* is -1"),
+    (Record("t", b"", timestamp=1 << 63), "its timestamp has .* is 9223372036854775808"),
+    (Record("t", b"", timestamp=1.5), "its timestamp has .* is 1.5"),  # type: ignore[arg-type]
+    (Record("t", b"", headers={"a": b""}), "its headers have to be a tuple"),  # type: ignore[arg-type]
+    *(
+        (Record("t", b"", headers=(header,)), "its headers have to be pairs")  # type: ignore[arg-type]
+        for header in ("ab", ("a", 5), (b"a", b""), ("a",), ["a", b""])
+    ),
+    (Record("t", b"x" * 1_000_000), "it has 1000036 bytes, .*message.max.bytes allows 1000000"),
+]
+
+
+@pytest.mark.parametrize("guarantee", [EXACTLY_ONCE, DeliveryGuarantee.AT_LEAST_ONCE])
+def test_records_that_no_producer_takes_fail_the_writer(guarantee: DeliveryGuarantee) -> None:
+    """And so no checkpoint ever holds them."""
+    writer = sink_of_records(Broker("127.0.0.1:1"), guarantee).create_writer(CONTEXT)
+    for record, reason in REFUSED:
+        with pytest.raises(SinkError, match=f"(?s)does not take the record .*: .*{reason}"):
+            writer.write(Block([record]))
+    writer.close()
+
+
+CONTEXT = WriterContext(0, 1, 0, ProcessingTimeService(ManualClock()))
+
+HEADERS: list[tuple[Any, ...]] = [
+    (),
+    (("n", None),),
+    (("n", b""), ("m" * 63, b"v" * 64)),
+    (("n" * 64, "text ä"), ("m" * 8191, b"v" * 8192)),
+]
+
+
+@pytest.mark.parametrize("headers", HEADERS)
+@pytest.mark.parametrize("key", [None, b"", b"key", "kä"])
+def test_records_are_as_large_for_the_sink_as_for_the_client(key: Any, headers: Any) -> None:
+    limit = 20_000
+    client = Producer({"bootstrap.servers": "127.0.0.1:1", "message.max.bytes": limit})
+
+    def offer(size: int) -> None:
+        client.produce("t", b"x" * size, key, headers=list(headers))
+
+    empty = Record("t", b"", key, headers=headers)
+    over = why_refused(empty, 0)
+    size = limit - int(over.split()[2])
+    offer(size)
+    with pytest.raises(KafkaException, match="MSG_SIZE_TOO_LARGE"):
+        offer(size + 1)
+    assert not why_refused(empty._replace(value=b"x" * size), limit)
+    assert why_refused(empty._replace(value=b"x" * (size + 1)), limit)
+    client.purge()
+
+
+@pytest.mark.parametrize("guarantee", [EXACTLY_ONCE, DeliveryGuarantee.AT_LEAST_ONCE])
+def test_the_limit_of_records_is_a_property(guarantee: DeliveryGuarantee) -> None:
+    nowhere = Broker("127.0.0.1:1")
+    large = Block([Record("t", b"x" * 1_500_000)])
+    sink = sink_of_records(nowhere, guarantee, message_max_bytes="2000000")
+    writer = sink.create_writer(CONTEXT)
+    writer.write(large)
+    writer.close()
+    with pytest.raises(StreamError, match=r"message\.max\.bytes"):
+        sink_of_records(nowhere, guarantee, message_max_bytes="x").create_writer(CONTEXT)
+
+
+@pytest.mark.parametrize("guarantee", [EXACTLY_ONCE, DeliveryGuarantee.AT_LEAST_ONCE])
+def test_all_that_a_record_may_have_is_written(
+    guarantee: DeliveryGuarantee, broker: Broker
+) -> None:
+    topic = broker.topic()
+    records = [
+        Record(topic, b"a", b"k", np.int64(0), 0, (("h", b"1"), ("h", None), ("i", ""))),  # type: ignore[arg-type]
+        Record(topic, "b", "k", 0, 1),  # type: ignore[arg-type]
+        Record(topic, None, b"", 0, np.int64(7)),
+    ]
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.from_collection(records).sink_to(sink_of_records(broker, guarantee))
+    env.execute()
+    found = messages(broker, topic, 3)
+    assert [(m.value(), m.key()) for m in found] == [(b"a", b"k"), (b"b", b"k"), (None, b"")]
+    assert found[0].headers() == [("h", b"1"), ("h", None), ("i", b"")]
+    assert [m.timestamp()[1] for m in found] == [1, 1, 7], "librdkafka cannot write 0"
+
+
+def messages(broker: Broker, topic: str, count: int) -> list[Message]:
+    consumer = Consumer({"bootstrap.servers": broker.servers, "group.id": "messages"})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found = consumer.consume(count, 20.0)
+    consumer.close()
+    return found
 
 
 # --- records --------------------------------------------------------------------------------------
@@ -398,7 +524,9 @@ def test_records_have_topic_key_and_time() -> None:
 
     keyed = text_records().set_topic("t").set_key_serialization_schema(SimpleStringSchema()).build()
     assert keyed.serialize_record("ab", 7) == KafkaProducerRecord("t", b"ab", b"ab", None, 7)
-    assert keyed.serialize_record("ab", None).timestamp is None
+    assert keyed.serialize_record("ab", 0).timestamp == 0
+    for none in (None, -1):
+        assert keyed.serialize_record("ab", none).timestamp is None
     for selector in (First(), lambda data: f"t-{data[0]}"):
         chosen = text_records().set_topic_selector(selector).build()
         assert chosen.serialize_record("ab", None) == KafkaProducerRecord("t-a", b"ab")
