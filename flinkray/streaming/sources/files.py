@@ -34,8 +34,8 @@ from flinkray.streaming.sources.source import (
 
 
 class FileSplit(NamedTuple):
-    """A file, from which *offset* is the next to be read: lines of text and JSON, batches of CSV
-    and Parquet."""
+    """A file, from which *offset* is the next to be read: lines of text and JSON, batches with rows
+    of CSV and Parquet."""
 
     path: str
     offset: int
@@ -271,9 +271,13 @@ def _parquet(path: str) -> Iterator[pa.RecordBatch]:
 
 
 def _after(offset: int, batches: Iterator[pa.RecordBatch | None]) -> Iterator[Block | Columns]:
-    """The batches from that number on; in place of what is not one to be given out, no records."""
+    """The batches from that number on; in place of what is not one to be given out, no records.
+
+    Those without rows, which Arrow makes of blank lines, have no number: a reader counts what it
+    has given out.
+    """
     for batch in batches:
-        if batch is None:
+        if batch is None or not batch.num_rows:
             yield Block(())
         elif offset:
             offset -= 1

@@ -9,6 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from flinkray.core.durations import Duration
 from flinkray.datastream import StreamExecutionEnvironment
@@ -16,6 +18,7 @@ from flinkray.datastream.connectors import FileSink, FileSource
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.local.local_job import LocalJob
 from flinkray.streaming.records.elements import Columns
+from flinkray.streaming.sources import csv_files
 from flinkray.streaming.sources.files import FileSplit
 from flinkray.streaming.sources.source import END_OF_INPUT, Boundedness, ReaderContext
 from flinkray.testing.manual_clock import ManualClock
@@ -102,6 +105,45 @@ def test_long_csv_file_is_read_on_where_its_reader_was(tmp_path: Path) -> None:
     assert rest[0] == len(first)
     assert rest[-1] == 0.5
     assert len(first) + len(rest) == 400_001
+
+
+def numbers_of(reader: Any, most: int) -> list[int]:
+    """Those of the column n, after so many polls."""
+    found: list[int] = []
+    for _ in range(most):
+        if (polled := batch_of(reader.poll(10))) is END_OF_INPUT:
+            break
+        found += [row["n"] for row in polled.to_block().values] if len(polled) else []
+    return found
+
+
+ROWS_AND_BLANKS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 400)), max_size=6)
+
+
+@settings(max_examples=40)
+@given(runs=ROWS_AND_BLANKS, polls=st.lists(st.integers(0, 20), max_size=4))
+def test_each_row_of_a_csv_file_with_blank_lines_comes_once_wherever_it_is_read_on(
+    tmp_path_factory: pytest.TempPathFactory, runs: list[tuple[int, int]], polls: list[int]
+) -> None:
+    path = tmp_path_factory.mktemp("blank") / "a.csv"
+    lines, rows = ["n\n"], 0
+    for number, blank in runs:
+        lines += [f"{n}\n" for n in range(rows, rows + number)]
+        lines.append("\n" * blank)
+        rows += number
+    path.write_text("".join(lines))
+    source, split = FileSource(path, file_format="csv"), FileSplit(str(path), 0)
+    found: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(csv_files, "_BLOCK", 64)
+        for most in (*polls, 1000):
+            reader = reader_of(source, split)
+            found += numbers_of(reader, most)
+            splits = reader.snapshot_state(1)
+            if not splits:
+                break
+            (split,) = splits
+    assert found == list(range(rows))
 
 
 def test_empty_csv_file_has_no_rows_and_a_broken_one_is_named(tmp_path: Path) -> None:
