@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from datetime import date, datetime, time
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -10,7 +13,13 @@ import pyarrow as pa
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.row import Row
-from flinkray.streaming.records.typeinfo import TypeInformation
+from flinkray.streaming.records.typeinfo import (
+    ListTypeInfo,
+    MapTypeInfo,
+    RowTypeInfo,
+    TupleTypeInfo,
+    TypeInformation,
+)
 
 SCALAR_COLUMN = "value"
 """The column's name where values are bare."""
@@ -20,29 +29,41 @@ def block_to_batch(block: Block, type_info: TypeInformation | None = None) -> pa
     """The values as a record batch.
 
     Rows and dictionaries have a column for each name, tuples f0, f1, …, and other values one
-    column, ``value``.  Types are those of *type_info*, or else found from the values.
+    column, ``value``.  A dictionary without one of the names has null there.  Types are those of
+    *type_info*, or else found from the values.
 
     Raises:
-        StreamError: values that no column can hold, or that differ in type.
+        StreamError: values that no column can hold as they are, or that differ in type or fields.
     """
-    values = block.values
     wanted = None if type_info is None else type_info.to_arrow()
-    names, columns = _columns(values)
+    kinds: list[pa.DataType | None]
     try:
-        if wanted is not None and pa.types.is_struct(wanted):
-            fields = [wanted.field(place) for place in range(wanted.num_fields)]
-            arrays = [
-                pa.array(column, field.type) for column, field in zip(columns, fields, strict=True)
-            ]
-            return pa.RecordBatch.from_arrays(arrays, names=[field.name for field in fields])
-        if wanted is not None and len(columns) == 1:
-            return pa.RecordBatch.from_arrays([pa.array(columns[0], wanted)], names=names)
-        return pa.RecordBatch.from_arrays([pa.array(column) for column in columns], names=names)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, ValueError) as error:
-        raise StreamError(
-            f"values cannot be turned into columns: {error}; declare an output type, or use "
-            "values of one type for each field"
-        ) from error
+        if type_info is None or wanted is None:
+            names, columns = _columns(block.values)
+            kinds = [None] * len(names)
+        else:
+            schema = schema_of(wanted)
+            names, kinds = schema.names, schema.types
+            columns = _declared_columns(block.values, type_info)
+    except (TypeError, ValueError) as error:
+        raise StreamError(f"values cannot be turned into columns: {error}") from error
+    arrays = [
+        _array(name, column, kind) for name, column, kind in zip(names, columns, kinds, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+def block_to_columns(block: Block, type_info: TypeInformation | None = None) -> Columns:
+    """The same with timestamps and origin."""
+    wanted = None if type_info is None else type_info.to_arrow()
+    if wanted is None:
+        scalar = not isinstance(block.values[0], Row | dict | tuple)
+    else:
+        scalar = not pa.types.is_struct(wanted)
+    timestamps = None
+    if block.timestamps is not None:
+        timestamps = np.asarray(block.timestamps, np.int64)
+    return Columns(block_to_batch(block, type_info), timestamps, block.origin, scalar)
 
 
 def schema_of(kind: pa.DataType) -> pa.Schema:
@@ -50,28 +71,6 @@ def schema_of(kind: pa.DataType) -> pa.Schema:
     if pa.types.is_struct(kind):
         return pa.schema([kind.field(place) for place in range(kind.num_fields)])
     return pa.schema([(SCALAR_COLUMN, kind)])
-
-
-def _columns(values: Any) -> tuple[list[str], list[list[Any]]]:
-    first = values[0]
-    if isinstance(first, Row):
-        names = first._fields or [f"f{place}" for place in range(len(first))]
-        return list(names), [list(column) for column in zip(*values, strict=True)]
-    if isinstance(first, dict):
-        return list(first), [[value.get(name) for value in values] for name in first]
-    if isinstance(first, tuple):
-        names = list(getattr(first, "_fields", ())) or [f"f{n}" for n in range(len(first))]
-        return names, [list(column) for column in zip(*values, strict=True)]
-    return [SCALAR_COLUMN], [list(values)]
-
-
-def block_to_columns(block: Block, type_info: TypeInformation | None = None) -> Columns:
-    """The same with timestamps and origin."""
-    scalar = not isinstance(block.values[0], Row | dict | tuple)
-    timestamps = None
-    if block.timestamps is not None:
-        timestamps = np.asarray(block.timestamps, np.int64)
-    return Columns(block_to_batch(block, type_info), timestamps, block.origin, scalar)
 
 
 def batch_of_type(batch: pa.RecordBatch, type_info: TypeInformation) -> pa.RecordBatch:
@@ -105,3 +104,243 @@ def _cast(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
         raise StreamError(
             f"column {name!r} of type {column.type} cannot be of the declared type {kind}: {error}"
         ) from error
+
+
+# --- records --------------------------------------------------------------------------------------
+
+
+Values = Sequence[Any]
+
+
+def _columns(values: Values) -> tuple[list[str], list[list[Any]]]:
+    """Names and columns of records of no declared type.
+
+    Raises:
+        ValueError: they have other fields than the first one, or none.
+    """
+    first = values[0]
+    if isinstance(first, dict):
+        other = next((value for value in values if not isinstance(value, dict)), None)
+        if other is not None:
+            raise ValueError(f"{other!r} is not a dictionary, as others are")
+        names = list(dict.fromkeys(chain.from_iterable(values)))
+        for name in names:
+            if not isinstance(name, str):
+                raise ValueError(
+                    f"the key {name!r} of a dictionary is no name of a column: declare a type "
+                    "such as Types.MAP(...)"
+                )
+        columns = [[value.get(name) for value in values] for name in names]
+    elif isinstance(first, Row | tuple):
+        names = _names_of(first) or [f"f{place}" for place in range(len(first))]
+        columns = _by_name(values, names)
+    else:
+        return [SCALAR_COLUMN], [list(values)]
+    if not names:
+        raise ValueError(f"{first!r} has no fields")
+    return names, columns
+
+
+def _names_of(value: Row | tuple[Any, ...]) -> list[str] | None:
+    fields = getattr(value, "_fields", None)
+    return list(fields) if fields else None
+
+
+def _by_name(values: Values, names: list[str], named: bool = True) -> list[list[Any]]:
+    """The columns of records.
+
+    Args:
+        named: *names* count for records that have names; otherwise all go by their places.
+
+    Raises:
+        ValueError: some have other fields.
+    """
+    rows = _alike(values, names, named)
+    if rows is None:
+        rows = [_in_order(value, names, named) for value in values]
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def _alike(values: Values, names: list[str], named: bool) -> Values | None:
+    """What the records hold; None: they have to be looked at one by one."""
+    types = set(map(type, values))
+    rows = values
+    if types == {Row}:
+        if named and [value for value in values if value._fields != names]:
+            return None
+        rows = [value._values for value in values]
+    elif types != {tuple}:
+        return None
+    return rows if set(map(len, rows)) == {len(names)} else None
+
+
+def _in_order(value: Any, names: list[str], named: bool) -> Values:
+    """The fields of one record."""
+    if isinstance(value, dict):
+        unknown = [key for key in value if not named or key not in names]
+        if unknown:
+            raise ValueError(f"{value!r} has the fields {unknown}, and there are only {names}")
+        return [value.get(name) for name in names]
+    if not isinstance(value, Row | tuple | list):
+        raise ValueError(f"{value!r} is not a record of the fields {names}")
+    fields = getattr(value, "_fields", None) if named else None
+    if len(value) != len(names):
+        raise ValueError(f"{value!r} has not the fields {names}")
+    if fields is None or list(fields) == names:
+        return value._values if isinstance(value, Row) else value
+    if sorted(fields) != sorted(names):
+        raise ValueError(f"{value!r} has the fields {list(fields)}, and not {names}")
+    place = {field: number for number, field in enumerate(fields)}
+    return [value[place[name]] for name in names]
+
+
+# --- declared types -------------------------------------------------------------------------------
+
+
+def _declared_columns(values: Values, kind: TypeInformation) -> list[list[Any]]:
+    if not isinstance(kind, RowTypeInfo | TupleTypeInfo):
+        return [_as_arrow_takes(kind, values)]
+    columns = _fields(kind, values)
+    return [
+        _as_arrow_takes(field, column)
+        for field, column in zip(kind.field_types, columns, strict=True)
+    ]
+
+
+def _fields(kind: RowTypeInfo | TupleTypeInfo, values: Values) -> list[list[Any]]:
+    if isinstance(kind, RowTypeInfo):
+        names, named = kind.field_names, kind.is_named
+    else:
+        names, named = [f"f{place}" for place in range(len(kind.field_types))], False
+    return _by_name(values, names, named)
+
+
+def _as_arrow_takes(kind: TypeInformation, values: Values) -> list[Any]:
+    """Rows as tuples, and dictionaries as lists of pairs, which are all that Arrow knows as structs
+    and maps."""
+    convert = _converter(kind)
+    if convert is None:
+        return list(values)
+    return [None if value is None else convert(value) for value in values]
+
+
+def _converter(kind: TypeInformation) -> Callable[[Any], Any] | None:
+    """None: the values stay as they are."""
+    if isinstance(kind, RowTypeInfo | TupleTypeInfo):
+        return lambda value: tuple(column[0] for column in _declared_columns([value], kind))
+    if isinstance(kind, ListTypeInfo):
+        element = kind.element_type
+        if _converter(element) is None:
+            return None
+        return lambda value: _as_arrow_takes(element, value)
+    if isinstance(kind, MapTypeInfo):
+        return lambda value: _pairs(kind, value)
+    return None
+
+
+def _pairs(kind: MapTypeInfo, value: Any) -> list[tuple[Any, Any]]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{value!r} is not a dictionary, as {kind} has them")
+    keys = _as_arrow_takes(kind.key_type, list(value))
+    return list(zip(keys, _as_arrow_takes(kind.value_type, list(value.values())), strict=True))
+
+
+# --- columns --------------------------------------------------------------------------------------
+
+
+def _array(name: str, column: list[Any], kind: pa.DataType | None) -> pa.Array:
+    """
+    Raises:
+        StreamError: the values are not of one type, or lose something.
+    """
+    try:
+        array = pa.array(column, kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        way_out = (
+            "declare an output type, or use values of one type for each field"
+            if kind is None
+            else f"it is declared as {kind}"
+        )
+        raise StreamError(
+            f"values cannot be turned into columns: column {name!r}: {error}; {way_out}"
+        ) from error
+    if _holds_times(array.type):
+        _check_times(name, column, array.type)
+    return array
+
+
+def _holds_times(kind: pa.DataType) -> bool:
+    if pa.types.is_map(kind):
+        return _holds_times(kind.key_type) or _holds_times(kind.item_type)
+    if pa.types.is_list(kind):
+        return _holds_times(kind.value_type)
+    if pa.types.is_struct(kind):
+        return any(_holds_times(kind.field(place).type) for place in range(kind.num_fields))
+    return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_time(kind))
+
+
+def _check_times(name: str, values: Values, kind: pa.DataType) -> None:
+    """Arrow takes the type of the first time, and leaves out what others have beyond it.
+
+    Raises:
+        StreamError: something is left out.
+    """
+    if not pa.types.is_nested(kind):
+        _check_one_kind(name, values, pa.types.is_date(kind))
+        return
+    values = [value for value in values if value is not None]
+    if pa.types.is_map(kind):
+        pairs = [pair for value in values for pair in value]
+        _check_times(f"{name}.key", [key for key, _ in pairs], kind.key_type)
+        _check_times(f"{name}.value", [item for _, item in pairs], kind.item_type)
+    elif pa.types.is_list(kind):
+        _check_times(f"{name}[]", [item for value in values for item in value], kind.value_type)
+    else:
+        for place in range(kind.num_fields):
+            field = kind.field(place)
+            fields = [
+                value.get(field.name) if isinstance(value, dict) else value[place]
+                for value in values
+            ]
+            _check_times(f"{name}.{field.name}", fields, field.type)
+
+
+_DATES = "dates"
+_LOCAL = "datetimes without an offset"
+_AWARE = "datetimes with an offset"
+_AWARE_TIMES = "times with an offset"
+
+
+def _kinds_of(values: Values) -> set[str]:
+    kinds = set()
+    for cls in set(map(type, values)):
+        if issubclass(cls, datetime):
+            local = {value.tzinfo is None for value in values if type(value) is cls}
+            kinds |= {_LOCAL if is_local else _AWARE for is_local in local}
+        elif issubclass(cls, date):
+            kinds.add(_DATES)
+        elif issubclass(cls, time) and any(
+            value.tzinfo is not None for value in values if type(value) is cls
+        ):
+            kinds.add(_AWARE_TIMES)
+    return kinds
+
+
+def _check_one_kind(name: str, values: Values, of_dates: bool) -> None:
+    kinds = _kinds_of(values)
+    if len(kinds) > 1:
+        raise StreamError(
+            f"column {name!r} has {' and '.join(sorted(kinds))}, and a column of times "
+            "holds one of these: make all values of one kind"
+        )
+    if _AWARE_TIMES in kinds:
+        raise StreamError(
+            f"column {name!r} has {_AWARE_TIMES}, and a column of times has none: make them text, "
+            "or times of one zone without an offset"
+        )
+    if of_dates and _DATES not in kinds:
+        late = next((v for v in values if isinstance(v, datetime) and v.time() != time()), None)
+        if late is not None:
+            raise StreamError(
+                f"column {name!r} is declared to hold dates, and {late} has a time of day"
+            )

@@ -185,7 +185,8 @@ class RowTypeInfo(_Composite):
     ) -> None:
         super().__init__("RowTypeInfo", field_types)
         names = [f"f{place}" for place in range(len(self.field_types))]
-        self._is_named = field_names is not None
+        self.is_named = field_names is not None
+        """Names were given, and say which value of a row with names is which."""
         self.field_names = list(field_names) if field_names is not None else names
         if len(self.field_names) != len(self.field_types):
             raise ValueError(
@@ -204,7 +205,7 @@ class RowTypeInfo(_Composite):
         return self.field_names.index(field_name)
 
     def converter(self) -> Convert | None:
-        names, named = self.field_names, self._is_named
+        names, named = self.field_names, self.is_named
         converters = self._field_converters()
         plain = not any(converters)
 

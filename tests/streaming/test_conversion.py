@@ -1,0 +1,233 @@
+"""Python values that become columns: all of them do, as they are, or an error names the column."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from flinkray.streaming.columnar.conversion import block_to_batch, block_to_columns
+from flinkray.streaming.errors import StreamError
+from flinkray.streaming.records.elements import Block
+from flinkray.streaming.records.row import Row
+from flinkray.streaming.records.typeinfo import TypeInformation, Types
+
+EAST = dt.timezone(dt.timedelta(hours=5))
+DAY = dt.date(2020, 1, 1)
+NOON = dt.datetime(2020, 1, 1, 12)
+
+KEYS = st.sampled_from("abcd")
+
+
+def rows_of(values: list[Any], kind: TypeInformation | None = None) -> list[dict[str, Any]]:
+    return block_to_batch(Block(values), kind).to_pylist()  # type: ignore[no-any-return]
+
+
+# --- fields ---------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.dictionaries(KEYS, st.integers(0, 9)), min_size=1))
+def test_dictionaries_have_a_column_for_each_key_of_any_of_them(values: list[Any]) -> None:
+    keys = {key for value in values for key in value}
+    assume(keys)
+    assert rows_of(values) == [{key: value.get(key) for key in keys} for value in values]
+
+
+class Pair(NamedTuple):
+    a: int
+    b: int
+
+
+class Swapped(NamedTuple):
+    b: int
+    a: int
+
+
+@given(
+    values=st.lists(st.dictionaries(KEYS, st.integers(0, 9), min_size=4), min_size=1),
+    data=st.data(),
+    declared=st.booleans(),
+)
+def test_fields_of_rows_with_names_go_by_their_names(
+    values: list[dict[str, int]], data: st.DataObject, declared: bool
+) -> None:
+    rows = []
+    for value in values:
+        names = data.draw(st.permutations(list(value)))
+        rows.append(Row.of(list(names), [value[name] for name in names]))
+    order = data.draw(st.permutations("abcd"))
+    kind = Types.ROW_NAMED(list(order), [Types.LONG()] * 4) if declared else None
+    assert rows_of(rows, kind) == values
+    assert rows_of(values, kind) == values
+
+
+def test_fields_of_named_tuples_go_by_their_names_and_others_by_their_places() -> None:
+    assert rows_of([Pair(1, 2), Swapped(2, 1), (1, 2), Row(1, 2)]) == [{"a": 1, "b": 2}] * 4
+    assert rows_of([(1, 2), Row(1, 2)]) == [{"f0": 1, "f1": 2}] * 2
+    by_place = Types.ROW([Types.LONG(), Types.LONG()])
+    assert rows_of([Pair(1, 2), Swapped(1, 2)], by_place) == [{"f0": 1, "f1": 2}] * 2
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "told"),
+    [
+        ([Row(a=1, b=2), Row(a=1, c=9)], None, r"fields \['a', 'c'\], and not \['a', 'b'\]"),
+        ([Row(a=1, b=2), Row(a=1)], None, r"has not the fields \['a', 'b'\]"),
+        ([(1, 2), (1, 2, 3)], None, r"\(1, 2, 3\) has not the fields \['f0', 'f1'\]"),
+        ([Row(a=1), {"b": 1}], None, r"has the fields \['b'\], and there are only \['a'\]"),
+        ([{"a": 1}, Row(a=1)], None, r"Row\(a=1\) is not a dictionary, as others are"),
+        ([(1,), 2], None, r"2 is not a record of the fields \['f0'\]"),
+        ([{1: 2}], None, "the key 1 of a dictionary is no name of a column: declare a type such"),
+        ([{}, {}], None, r"\{\} has no fields"),
+        ([()], None, r"\(\) has no fields"),
+        ([2**63 + 1, 3], None, "column 'value': Python int too large"),
+        ([(1, object())], None, "column 'f1': Could not convert .*declare an output type"),
+        ([(1, "a")], Types.TUPLE([Types.LONG(), Types.LONG()]), "'f1': .* declared as int64"),
+        ([{"a": 1, "c": 2}], Types.ROW_NAMED(["a"], [Types.LONG()]), r"the fields \['c'\], and"),
+        ([[1]], Types.MAP(Types.LONG(), Types.LONG()), r"\[1\] is not a dictionary, as MapType"),
+        ([None], Types.ROW_NAMED(["a"], [Types.LONG()]), "None is not a record of the fields"),
+    ],
+)  # fmt: skip
+def test_records_that_are_not_alike_are_one_error_and_lose_no_field(
+    values: list[Any], kind: TypeInformation | None, told: str
+) -> None:
+    with pytest.raises(StreamError, match=told):
+        rows_of(values, kind)
+
+
+# --- declared types -------------------------------------------------------------------------------
+
+
+def nested(leaf: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.one_of(
+        st.builds(lambda kind: ("list", kind), leaf),
+        st.builds(lambda kind: ("map", kind), leaf),
+        st.builds(lambda kinds: ("row", kinds), st.lists(leaf, min_size=1, max_size=3)),
+        st.builds(lambda kinds: ("tuple", kinds), st.lists(leaf, min_size=1, max_size=3)),
+    )
+
+
+SHAPES = st.recursive(st.just("long"), nested, max_leaves=5)
+NAMES = ["c", "a", "b"]
+
+
+def type_of(shape: Any) -> TypeInformation:
+    if shape == "long":
+        return Types.LONG()
+    name, inner = shape
+    if name == "list":
+        return Types.LIST(type_of(inner))
+    if name == "map":
+        return Types.MAP(Types.LONG(), type_of(inner))
+    kinds = [type_of(kind) for kind in inner]
+    return Types.TUPLE(kinds) if name == "tuple" else Types.ROW_NAMED(NAMES[: len(kinds)], kinds)
+
+
+def value_of(shape: Any, data: st.DataObject, is_field: bool = True) -> tuple[Any, Any]:
+    """A value of the shape, and how Arrow gives it back."""
+    if is_field and data.draw(st.integers(0, 5)) == 0:
+        return None, None
+    if shape == "long":
+        return (data.draw(st.integers(0, 9)),) * 2
+    name, inner = shape
+    if name in ("list", "map"):
+        items = [value_of(inner, data) for _ in range(data.draw(st.integers(0, 3)))]
+        values, given_back = [value for value, _ in items], [back for _, back in items]
+        if name == "list":
+            return values, given_back
+        return dict(enumerate(values)), list(enumerate(given_back))
+    items = [value_of(kind, data) for kind in inner]
+    names = NAMES if name == "row" else ["f0", "f1", "f2"]
+    back = {key: item for key, (_, item) in zip(names, items, strict=False)}
+    if name == "tuple":
+        return tuple(value for value, _ in items), back
+    fields = {key: value for key, (value, _) in zip(names, items, strict=False)}
+    forms = [Row(**fields), fields, tuple(fields.values()), Row(*fields.values())]
+    return data.draw(st.sampled_from(forms)), back
+
+
+@given(shape=SHAPES, data=st.data(), number=st.integers(1, 4))
+def test_values_of_any_declared_type_are_columns_of_that_type(
+    shape: Any, data: st.DataObject, number: int
+) -> None:
+    kind = type_of(shape)
+    is_record = isinstance(shape, tuple) and shape[0] in ("row", "tuple")
+    items = [value_of(shape, data, is_field=not is_record) for _ in range(number)]
+    columns = block_to_columns(Block([value for value, _ in items]), kind)
+    given_back = [back if is_record else {"value": back} for _, back in items]
+    assert columns.batch.to_pylist() == given_back
+    assert columns.scalar is not is_record
+    struct = pa.struct(list(columns.batch.schema))
+    assert (struct if is_record else columns.batch.schema.types[0]) == kind.to_arrow()
+
+
+# --- times ----------------------------------------------------------------------------------------
+
+ZONES: Any = [EAST, dt.timezone.utc]
+TIMES = {
+    "date": st.dates(),
+    "local": st.datetimes(),
+    "aware": st.datetimes(
+        dt.datetime(1900, 1, 1), dt.datetime(2100, 1, 1), timezones=st.sampled_from(ZONES)
+    ),
+    "time": st.times(),
+}
+COLUMN = st.lists(st.sampled_from(sorted(TIMES)), min_size=1, max_size=2, unique=True).flatmap(
+    lambda kinds: st.lists(
+        st.one_of([st.none(), *(st.tuples(st.just(kind), TIMES[kind]) for kind in kinds)]),
+        min_size=1,
+    )
+)
+WRAPPED: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "bare": (lambda v: v, lambda row: row["value"]),
+    "field": (lambda v: (1, v), lambda row: row["f1"]),
+    "list": (lambda v: [v], lambda row: row["value"][0]),
+    "struct": (lambda v: (1, {"t": v}), lambda row: row["f1"]["t"]),
+}
+
+
+@given(column=COLUMN, wrap=st.sampled_from(sorted(WRAPPED)))
+def test_times_of_one_kind_stay_what_they_are_and_several_kinds_are_refused(
+    column: list[Any], wrap: str
+) -> None:
+    into, out = WRAPPED[wrap]
+    values = [None if item is None else item[1] for item in column]
+    block = [into(value) for value in values]
+    if len({item[0] for item in column if item is not None}) > 1:
+        with pytest.raises(StreamError, match=r"column '(value|f1)"):
+            rows_of(block)
+    else:
+        assert [out(row) for row in rows_of(block)] == values
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "told"),
+    [
+        ([DAY, NOON], None, "column 'value' has dates and datetimes without an offset, and a col"),
+        ([NOON, NOON.replace(tzinfo=EAST)], None,
+         "'value' has datetimes with an offset and datetimes without an offset"),
+        ([(1, NOON.replace(tzinfo=EAST)), (2, NOON)],
+         Types.TUPLE([Types.LONG(), Types.SQL_TIMESTAMP()]), "column 'f1' has datetimes with an"),
+        ([(1, dt.time(1, tzinfo=EAST))], None, "'f1' has times with an offset, and a column of"),
+        ([NOON], Types.SQL_DATE(), "to hold dates, and 2020-01-01 12:00:00 has a time of day"),
+        ([{"a": {"b": [DAY, NOON]}}], None, r"column 'a\.b\[\]' has dates and datetimes"),
+        ([{1: DAY, 2: NOON}], Types.MAP(Types.LONG(), Types.SQL_DATE()),
+         r"column 'value\.value' has dates and datetimes"),
+        ([{DAY: 1, NOON: 2}], Types.MAP(Types.SQL_DATE(), Types.LONG()),
+         r"column 'value\.key' has dates and datetimes"),
+    ],
+)  # fmt: skip
+def test_times_that_would_lose_something_are_refused_by_column(
+    values: list[Any], kind: TypeInformation | None, told: str
+) -> None:
+    with pytest.raises(StreamError, match=told):
+        rows_of(values, kind)
+
+
+def test_midnights_are_dates_where_these_are_declared() -> None:
+    assert rows_of([dt.datetime(2020, 1, 1)], Types.SQL_DATE()) == [{"value": DAY}]
