@@ -7,16 +7,20 @@ import io
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from datetime import date, time, timedelta
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from flinkray.streaming.columnar.conversion import batch_of_type, block_to_batch
 from flinkray.streaming.columnar.widening import as_wide, wider_schema
-from flinkray.streaming.errors import StreamError
+from flinkray.streaming.errors import StreamError, text_of
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.row import Row
 from flinkray.streaming.records.typeinfo import TypeInformation, stringifier
@@ -114,12 +118,41 @@ class TextFormat(FileFormat):
 
 
 class JsonFormat(FileFormat):
-    """A JSON document on a line; rows with names become objects."""
+    """A JSON document on a line.  Rows with names become objects, and other rows and NumPy's arrays
+    lists, wherever they are.  Dates, times, decimals and UUIDs become texts."""
 
     suffix = "json"
 
     def open(self, path: Path) -> PartFile:
-        return TextPart(path, lambda value: json.dumps(_plain(value), default=str) + "\n")
+        return TextPart(path, _json_line)
+
+
+def _json_line(value: Any) -> str:
+    """
+    Raises:
+        StreamError: it, or something in it, has no form in JSON.
+    """
+    try:
+        return json.dumps(value, default=_json_form) + "\n"
+    except (TypeError, ValueError) as error:
+        raise StreamError(f"{text_of(value)} cannot be written as JSON: {error}") from error
+
+
+_JSON_TEXTS = (date, time, timedelta, Decimal, UUID, np.datetime64, np.timedelta64)
+"""Written as ``str`` does it."""
+
+
+def _json_form(value: Any) -> Any:
+    if isinstance(value, Row):
+        return list(value) if value._fields is None else value.as_dict()
+    if isinstance(value, _JSON_TEXTS):
+        return str(value)
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise TypeError(
+        f"{text_of(value)} of type {type(value).__name__} has no form there: map it to a text, "
+        "a number, a list or a dictionary before"
+    )
 
 
 class CsvFormat(FileFormat):
@@ -131,17 +164,24 @@ class CsvFormat(FileFormat):
         return TextPart(path, _csv_line)
 
 
+_BYTE_ORDER_MARK = "\ufeff"
+
+
 def _csv_line(value: Any) -> str:
-    line = io.StringIO()
     fields = value if isinstance(value, Row | tuple | list) else [value]
-    csv.writer(line, lineterminator="\n").writerow(fields)
-    return line.getvalue()
+    line = _csv_record(fields, csv.QUOTE_MINIMAL)
+    # Outside of quotes it is no part of a file's first field.
+    return _csv_record(fields, csv.QUOTE_ALL) if line.startswith(_BYTE_ORDER_MARK) else line
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Row):
-        return list(value) if value._fields is None else value.as_dict(True)
-    return value
+_LINE_END = "\r\n"
+"""Fields that have a character of it are put in quotes."""
+
+
+def _csv_record(fields: Iterable[Any], quoting: Literal[0, 1]) -> str:
+    line = io.StringIO()
+    csv.writer(line, lineterminator=_LINE_END, quoting=quoting).writerow(fields)
+    return line.getvalue().removesuffix(_LINE_END) + "\n"
 
 
 class _ParquetPart(PartFile):

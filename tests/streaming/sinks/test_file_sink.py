@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import csv
+import datetime as dt
 import errno
+import io
 import json
 import os
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from flinkray.datastream import Row, RuntimeExecutionMode, StreamExecutionEnvironment, Types
 from flinkray.datastream.common import Duration
@@ -21,6 +29,7 @@ from flinkray.datastream.connectors import (
     CollectSink,
     CommitRequest,
     FileSink,
+    FileSource,
     IteratorSource,
     ParquetFormat,
     RollingPolicy,
@@ -34,6 +43,7 @@ from flinkray.streaming.sinks.sink import CommitOutcome, SinkError
 from flinkray.testing.operator_harness import OperatorHarness
 from tests.streaming.operators.contract import columns
 from tests.streaming.sinks.sink_harness import SinkHarness
+from tests.streaming.sources.reading import read
 
 
 def visible(folder: Path) -> list[Path]:
@@ -279,6 +289,114 @@ def test_formats(tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "parquet").to_pylist() == [row.as_dict() for row in ROWS]
     with pytest.raises(StreamError, match="unknown file format 'xml'"):
         FileSink(tmp_path, "xml")
+
+
+TEXTS = st.text(
+    st.one_of(st.characters(codec="utf-8"), st.sampled_from('\r\n",\ufeff \t\0')), max_size=6
+)
+
+
+@given(st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=4))
+@example([("\ufeffa", "\r"), ("a\rb", '"')])
+def test_any_text_is_read_from_csv_as_it_was_written(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]]
+) -> None:
+    """By this project and by Python."""
+    rows.append(("that it is", "a column of texts"))
+    folder = tmp_path_factory.mktemp("csv")
+    h = SinkHarness(FileSink(folder, "csv"))
+    h.process(*rows)
+    h.finish()
+    (path,) = visible(folder)
+    text = path.read_bytes().decode()
+    assert list(csv.reader(io.StringIO(text, newline=""))) == [list(row) for row in rows]
+    source = FileSource(path, file_format="csv", column_names=["a", "b"])
+    assert [tuple(row) for row in read(source)] == rows
+
+
+def test_csv_of_one_column_has_a_line_for_each_record(tmp_path: Path) -> None:
+    write(FileSink(tmp_path, "csv"), ["\r", "", "c"])
+    source = FileSource(tmp_path, file_format="csv", column_names=["a"])
+    assert [row.a for row in read(source)] == ["\r", "", "c"]
+
+
+def json_of(folder: Path, *values: Any) -> list[Any]:
+    h = SinkHarness(FileSink(folder, "json"))
+    h.process(*values)
+    h.finish()
+    (path,) = visible(folder)
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def plain(value: Any) -> Any:
+    """What JSON is to have of a value, said another way."""
+    match value:
+        case Row() if value._fields is not None:
+            return {name: plain(value[name]) for name in value._fields}
+        case Row() | tuple() | list() | np.ndarray():
+            return [plain(item) for item in value]
+        case dict():
+            return {key: plain(item) for key, item in value.items()}
+        case np.bool_():
+            return bool(value)
+        case np.integer():
+            return int(value)
+        case np.floating():
+            return float(value)
+    return value
+
+
+LEAVES = st.one_of(
+    st.integers(),
+    st.text(max_size=3),
+    st.none(),
+    st.booleans(),
+    st.floats(allow_nan=False),
+    st.integers(0, 255).flatmap(lambda n: st.sampled_from([np.int64(n), np.uint8(n)])),
+    st.floats(width=32, allow_nan=False).flatmap(
+        lambda n: st.sampled_from([np.float32(n), np.float64(n)])
+    ),
+    st.sampled_from([np.bool_(True), np.array([1, 2]), np.array([0.5])]),
+)
+NAMES = st.sampled_from(["a", "b", "c"])
+
+
+def in_something(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    lists = st.lists(values, max_size=3)
+    objects = st.dictionaries(NAMES, values, min_size=1)
+    return st.one_of(
+        lists, lists.map(tuple), lists.map(lambda items: Row(*items)), objects,
+        objects.map(lambda fields: Row(**fields)),
+    )  # fmt: skip
+
+
+@given(st.recursive(LEAVES, in_something, max_leaves=6))
+def test_json_keeps_numbers_and_rows_wherever_they_are(
+    tmp_path_factory: pytest.TempPathFactory, value: Any
+) -> None:
+    assert json_of(tmp_path_factory.mktemp("json"), value) == [plain(value)]
+
+
+def test_json_has_texts_of_dates_times_decimals_and_ids(tmp_path: Path) -> None:
+    noon = dt.datetime(2020, 1, 1, 12, tzinfo=dt.timezone.utc)
+    values = [noon, noon.date(), noon.time(), Decimal("1.50"), UUID(int=1), np.datetime64("2020")]
+    assert json_of(tmp_path, Row(a=values)) == [{"a": [str(value) for value in values]}]
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ((1, b"x"), r"\(1, b'x'\) cannot be written as JSON: b'x' of type bytes has no form there"),
+        ({(1, 2): 3}, r"\{\(1, 2\): 3\} cannot be written as JSON: keys must be"),
+    ],
+)
+def test_what_json_has_no_form_for_is_refused_by_type(
+    tmp_path: Path, value: Any, told: str
+) -> None:
+    h = SinkHarness(FileSink(tmp_path, "json"))
+    with pytest.raises(StreamError, match=told):
+        h.process(value)
+    h.close()
 
 
 def test_parquet_has_the_declared_types(tmp_path: Path) -> None:
