@@ -51,7 +51,8 @@ class FileSink(Sink[Rename]):
             a minute without records, besides every checkpoint.
         bucket_assigner: the folder of each record; by default the directory itself.
         bucket_check_interval: how often ages of files are looked at; a minute by default.
-        prefix, suffix: of the files' names; by default ``part`` and the format's own.
+        prefix, suffix: of the files' names, without a slash; by default ``part`` and the format's
+            own.
     """
 
     def __init__(
@@ -73,6 +74,12 @@ class FileSink(Sink[Rename]):
         interval = milliseconds(bucket_check_interval)
         if interval <= 0:
             raise StreamError(f"a bucket check interval must be positive, got {interval} ms")
+        for what, text in (("prefix", prefix), ("suffix", suffix or "")):
+            if "/" in text:
+                raise StreamError(
+                    f"the {what} of a file's name has no slash, got {text!r}: folders are those of "
+                    "a bucket assigner"
+                )
         self._settings = FileSettings(
             os.path.abspath(path),  # tasks may have another working directory than the program
             file_format,

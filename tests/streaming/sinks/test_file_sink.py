@@ -502,6 +502,14 @@ def test_full_file_is_followed_by_a_new_one(tmp_path: Path) -> None:
     assert names == [f"{prefix}{uid}-{number}{suffix}" for number in range(3)]
 
 
+@pytest.mark.parametrize("part", ["prefix", "suffix"])
+def test_names_of_files_are_no_paths(tmp_path: Path, part: str) -> None:
+    """The committer would take a folder that is not there for a file that is committed."""
+    told = f"the {part} of a file's name has no slash, got 'p/q': folders are those of a bucket"
+    with pytest.raises(StreamError, match=told):
+        FileSink(tmp_path, **{part: "p/q"})  # type: ignore[arg-type]
+
+
 def test_writer_is_closed_also_when_nothing_was_written(tmp_path: Path) -> None:
     h = SinkHarness(FileSink(tmp_path / "new"))
     h.process("x")
