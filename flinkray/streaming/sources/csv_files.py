@@ -6,18 +6,25 @@ more than one block is therefore gone through twice.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from flinkray.streaming.errors import StreamError
+from flinkray.streaming.sources.file_input import bytes_up_to, reading
 
 _BLOCK = 1 << 20
-"""Bytes; Arrow's own."""
+"""Bytes; Arrow's own.  Offsets of splits count batches of this size."""
+
+_LARGEST_BLOCK = 64 << 20
+"""Bytes.  Several are in memory at a time, and a quote that is not closed takes all of a file."""
 
 _PARSE = pa_csv.ParseOptions(newlines_in_values=True)
+
+
+_TOO_SMALL = ("straddles two block boundaries", "Empty CSV file or block")
+"""What Arrow says of a row that does not fit into a block, and of a first block without a row."""
 
 
 def read_csv(path: str, column_names: Sequence[str] | None) -> Iterator[pa.RecordBatch | None]:
@@ -29,18 +36,39 @@ def read_csv(path: str, column_names: Sequence[str] | None) -> Iterator[pa.Recor
     Raises:
         StreamError: the file is no CSV.
     """
-    size = os.path.getsize(path)
-    if not size:
-        return
-    options = pa_csv.ReadOptions(column_names=column_names, block_size=_BLOCK)
-    schema: pa.Schema | None = None
-    try:
+    with reading(path, "CSV"):
+        size = bytes_up_to(path, _BLOCK + 1)
+        if not size:
+            return
+        block, schema = _BLOCK, None
         if size > _BLOCK:
-            schema = yield from _schema_of(path, options)
-        with _open(path, options, schema) as reader:
+            block, schema = yield from _block_and_schema_of(path, column_names)
+        with _open(path, _options(column_names, block), schema) as reader:
             yield from reader
-    except pa.ArrowInvalid as error:
-        raise StreamError(f"{path} cannot be read as CSV: {error}") from error
+
+
+def _options(column_names: Sequence[str] | None, block: int) -> pa_csv.ReadOptions:
+    return pa_csv.ReadOptions(column_names=column_names, block_size=block)
+
+
+def _block_and_schema_of(
+    path: str, column_names: Sequence[str] | None
+) -> Generator[None, None, tuple[int, pa.Schema]]:
+    """The size of blocks that the longest row fits into, and the columns' types."""
+    block = _BLOCK
+    while True:
+        try:
+            schema = yield from _schema_of(path, _options(column_names, block))
+            return block, schema
+        except pa.ArrowInvalid as error:
+            if not any(text in str(error) for text in _TOO_SMALL):
+                raise
+            if block >= _LARGEST_BLOCK:
+                raise StreamError(
+                    f"{path} cannot be read as CSV: it has a row of more than {block} bytes, a "
+                    "quote that is not closed, or as many blank lines before the first row"
+                ) from error
+            block *= 4
 
 
 def _open(
@@ -71,8 +99,9 @@ def _found_in(batch: pa.RecordBatch) -> pa.Schema:
     """The types that Arrow finds in values by themselves."""
     text = pa.BufferOutputStream()
     pa_csv.write_csv(batch, text)
-    found = pa_csv.read_csv(text.getvalue(), parse_options=_PARSE)
-    return found.schema
+    values = text.getvalue()
+    in_one = pa_csv.ReadOptions(block_size=values.size)
+    return pa_csv.read_csv(values, in_one, _PARSE).schema
 
 
 def _wider(one: pa.Schema, other: pa.Schema) -> pa.Schema:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from itertools import islice
@@ -20,6 +21,7 @@ from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.elements import Block, Columns, Origin
 from flinkray.streaming.records.typeinfo import TypeInformation
 from flinkray.streaming.sources.csv_files import read_csv
+from flinkray.streaming.sources.file_input import open_text, reading, reading_text
 from flinkray.streaming.sources.reader import SequentialReader
 from flinkray.streaming.sources.source import (
     END_OF_INPUT,
@@ -63,10 +65,13 @@ class FileSource(Source[FileSplit]):
 
     Text gives strings without the line's end, JSON lines the parsed value, CSV and Parquet batches
     of columns.  A column of a CSV file has one type, which holds all values of that file.  Hidden
-    files (``.`` and ``_`` in front) are left out.
+    files (``.`` and ``_`` in front) are left out.  Files of which the name ends with ``.gz``,
+    ``.bz2``, ``.lz4`` or ``.zst`` are decompressed, but not Parquet and those that a RecordFormat
+    opens.
 
     Args:
-        paths: files and directories; directories are searched to any depth.
+        paths: files and directories; directories are searched to any depth, also behind links, and
+            each is read once.  One that cannot be listed is an error.
         file_format: ``text``, ``csv``, ``json``, ``parquet``, or a RecordFormat.
         discovery_interval: look for new files that often, without end; None reads what is there.
         column_names: of CSV files that begin with a record, as those of a FileSink do; None: the
@@ -114,22 +119,50 @@ def find_files(paths: Sequence[str]) -> list[str]:
 
     Raises:
         StreamError: a path that does not exist.
+        OSError: a directory that cannot be listed.
     """
     found: list[str] = []
     for text in paths:
         path = Path(text)
         if path.is_dir():
-            found += [
-                str(file)
-                for file in sorted(path.rglob("*"))
-                if file.is_file()
-                and not any(p.startswith((".", "_")) for p in file.relative_to(path).parts)
-            ]
+            found += map(str, sorted(_files_below(text)))
         elif path.exists():
             found.append(str(path))
         else:
             raise StreamError(f"there is no file or directory {text}")
     return found
+
+
+def _files_below(directory: str) -> Iterator[Path]:
+    """Those that are not hidden.
+
+    Directories behind links come after the others, and by their own paths: so a file has one path,
+    whichever links there are to its directory, and is not read again because of another link.
+    """
+    walked: set[str] = set()
+    waiting = deque([directory])
+    while waiting:
+        for folder, folders, files in os.walk(waiting.popleft(), onerror=_raise):
+            place = os.path.realpath(folder)
+            if place in walked:
+                folders.clear()
+                continue
+            walked.add(place)
+            folders[:] = filter(_is_shown, folders)
+            inner = [os.path.join(folder, name) for name in folders]
+            waiting += [os.path.realpath(path) for path in inner if os.path.islink(path)]
+            for name in filter(_is_shown, files):
+                path = Path(folder, name)
+                if path.is_file():
+                    yield path
+
+
+def _is_shown(name: str) -> bool:
+    return not name.startswith((".", "_"))
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 class FileEnumerator(SplitEnumerator[FileSplit]):
@@ -230,7 +263,7 @@ class _FileReader(SequentialReader[FileSplit]):
 
     def _read_lines(self, split: FileSplit) -> Iterator[Block | Columns]:
         parse = json.loads if self._format == "json" else None
-        with open(split.path, encoding="utf-8", newline="") as file:
+        with reading_text(split.path), open_text(split.path) as file:
             lines: list[Any] = []
             for number, line in enumerate(file):
                 if number < split.offset:
@@ -240,7 +273,12 @@ class _FileReader(SequentialReader[FileSplit]):
                 if parse is None:
                     lines.append(text)
                 elif text:
-                    lines.append(parse(text))
+                    try:
+                        lines.append(parse(text))
+                    except ValueError as error:
+                        raise StreamError(
+                            f"{split.path}, line {number + 1}, is no JSON: {error}"
+                        ) from error
                 if len(lines) >= self._lines_per_block:
                     yield Block(lines)
                     lines = []
@@ -266,7 +304,7 @@ class _FileReader(SequentialReader[FileSplit]):
 
 
 def _parquet(path: str) -> Iterator[pa.RecordBatch]:
-    with pq.ParquetFile(path) as file:
+    with reading(path, "Parquet"), pq.ParquetFile(path) as file:
         yield from file.iter_batches(1 << 16)
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import bz2
+import errno
+import gzip
 import json
+import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +24,10 @@ from flinkray.streaming.errors import StreamError
 from flinkray.streaming.local.local_job import LocalJob
 from flinkray.streaming.records.elements import Columns
 from flinkray.streaming.sources import csv_files
-from flinkray.streaming.sources.files import FileSplit
+from flinkray.streaming.sources.files import FileSplit, find_files
 from flinkray.streaming.sources.source import END_OF_INPUT, Boundedness, ReaderContext
 from flinkray.testing.manual_clock import ManualClock
-from tests.streaming.sources.reading import batch_of, read, reader_of
+from tests.streaming.sources.reading import batch_of, read, reader_of, rest_of
 
 
 @pytest.fixture
@@ -107,43 +112,88 @@ def test_long_csv_file_is_read_on_where_its_reader_was(tmp_path: Path) -> None:
     assert len(first) + len(rest) == 400_001
 
 
-def numbers_of(reader: Any, most: int) -> list[int]:
-    """Those of the column n, after so many polls."""
-    found: list[int] = []
+def rows_of(reader: Any, most: int) -> list[tuple[Any, ...]]:
+    """Those that come with so many polls."""
+    found: list[tuple[Any, ...]] = []
     for _ in range(most):
         if (polled := batch_of(reader.poll(10))) is END_OF_INPUT:
             break
-        found += [row["n"] for row in polled.to_block().values] if len(polled) else []
+        found += [tuple(row) for row in polled.to_block().values] if len(polled) else []
     return found
 
 
-ROWS_AND_BLANKS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 400)), max_size=6)
+RUNS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 200), st.integers(0, 200)), max_size=6)
+"""Rows, how many blank lines follow them, and how long their text is; a block has 64 bytes here."""
 
 
-@settings(max_examples=40)
-@given(runs=ROWS_AND_BLANKS, polls=st.lists(st.integers(0, 20), max_size=4))
-def test_each_row_of_a_csv_file_with_blank_lines_comes_once_wherever_it_is_read_on(
-    tmp_path_factory: pytest.TempPathFactory, runs: list[tuple[int, int]], polls: list[int]
+@settings(max_examples=60)
+@given(
+    blank=st.integers(0, 200),
+    runs=RUNS,
+    polls=st.lists(st.integers(0, 20), max_size=4),
+    compressed=st.booleans(),
+)
+def test_each_row_of_a_csv_file_comes_once_wherever_it_is_read_on(
+    tmp_path_factory: pytest.TempPathFactory,
+    blank: int,
+    runs: list[tuple[int, int, int]],
+    polls: list[int],
+    compressed: bool,
 ) -> None:
-    path = tmp_path_factory.mktemp("blank") / "a.csv"
-    lines, rows = ["n\n"], 0
-    for number, blank in runs:
-        lines += [f"{n}\n" for n in range(rows, rows + number)]
-        lines.append("\n" * blank)
-        rows += number
-    path.write_text("".join(lines))
+    """Also those after many blank lines, and those that are longer than a block."""
+    lines, rows = ["\n" * blank, "n,text\n"], list[tuple[int, str]]()
+    for number, blanks, length in runs:
+        added = [(len(rows) + place, f"x{'y' * length}\n") for place in range(number)]
+        lines += [f'{n},"{text}"\n' for n, text in added]
+        lines.append("\n" * blanks)
+        rows += added
+    path = tmp_path_factory.mktemp("csv") / ("a.csv.gz" if compressed else "a.csv")
+    text = "".join(lines).encode()
+    path.write_bytes(gzip.compress(text) if compressed else text)
     source, split = FileSource(path, file_format="csv"), FileSplit(str(path), 0)
-    found: list[int] = []
+    found: list[tuple[Any, ...]] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(csv_files, "_BLOCK", 64)
         for most in (*polls, 1000):
             reader = reader_of(source, split)
-            found += numbers_of(reader, most)
+            found += rows_of(reader, most)
             splits = reader.snapshot_state(1)
             if not splits:
                 break
             (split,) = splits
-    assert found == list(range(rows))
+    assert found == rows
+
+
+def test_long_row_that_a_sink_wrote_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(csv_files, "_LARGEST_BLOCK", 4 << 20)
+    rows = [(1, "x"), (2, "y" * (3 << 20)), (3, "y" * (3 << 20)), (0.5, "z")]
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.from_collection(rows).sink_to(FileSink(tmp_path, "csv"))
+    env.execute()
+    source = FileSource(tmp_path, file_format="csv", column_names=["n", "text"])
+    assert [tuple(row) for row in read(source)] == rows
+
+
+def test_column_of_a_compressed_csv_file_has_a_type_for_all_its_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(csv_files, "_BLOCK", 64)
+    text = gzip.compress(b"n\n" + b"1\n" * 600 + b"0.5\n")
+    assert len(text) < 64
+    (tmp_path / "a.csv.gz").write_bytes(text)
+    assert [row.n for row in read(FileSource(tmp_path, file_format="csv"))] == [1.0] * 600 + [0.5]
+
+
+def test_quote_that_is_not_closed_does_not_fill_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(csv_files, "_BLOCK", 64)
+    monkeypatch.setattr(csv_files, "_LARGEST_BLOCK", 256)
+    (tmp_path / "a.csv").write_text('n\n"' + "1\n" * 1000)
+    with pytest.raises(Exception, match=r"a\.csv cannot be .* row of more than 256 bytes, a quote"):
+        read(FileSource(tmp_path, file_format="csv"))
 
 
 def test_empty_csv_file_has_no_rows_and_a_broken_one_is_named(tmp_path: Path) -> None:
@@ -152,6 +202,99 @@ def test_empty_csv_file_has_no_rows_and_a_broken_one_is_named(tmp_path: Path) ->
     (tmp_path / "b.csv").write_text("x,y\n1,2\n3\n")
     with pytest.raises(Exception, match=r"b\.csv cannot be read as CSV: .* Expected 2 columns"):
         read(FileSource(tmp_path, file_format="csv"))
+
+
+LONG_TEXT = "ä\n" * 10_000
+"""More than is decoded at a time."""
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("a.json", b'{"a": 1}\n\n{bad\n', r"a\.json, line 3, is no JSON: Expecting property name"),
+        ("a.json", b"1\n\xfc\n", r"a\.json, line 2, is not UTF-8: invalid start byte"),
+        ("a.text", LONG_TEXT.encode() + b"x\r\n\xe4\n" + LONG_TEXT.encode(),
+         r"a\.text, line 10002, is not UTF-8: invalid continuation byte; convert the file"),
+        ("a.text.gz", gzip.compress(b"ok\n\xfc\n"), r"a\.text\.gz, line 2, is not UTF-8"),
+        ("a.text.gz", gzip.compress(b"ok\n")[:-9], r"a\.text\.gz cannot be read as text: Trunc"),
+        ("a.text.gz", b"ok\n", r"a\.text\.gz cannot be read as text: .*incorrect header"),
+        ("a.csv.gz", b"ok\n", r"a\.csv\.gz cannot be read as CSV: .*incorrect header"),
+        ("a.parquet", b"nope", r"a\.parquet cannot be read as Parquet: "),
+    ],
+)  # fmt: skip
+def test_what_is_not_of_its_format_is_named_by_file_and_line(
+    tmp_path: Path, name: str, content: bytes, told: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(Exception, match=told):
+        read(FileSource(tmp_path, file_format=name.split(".")[1]))
+
+
+def test_failure_of_the_storage_is_no_fault_of_the_file(tmp_path: Path) -> None:
+    for file_format in ("csv", "json", "text"):
+        reader = reader_of(
+            FileSource(tmp_path, file_format=file_format), FileSplit(str(tmp_path / "gone"), 0)
+        )
+        with pytest.raises(FileNotFoundError, match="gone"):
+            reader.poll(10)
+
+
+@given(lines=st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\r\n\ufeff"))))
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["plain", "with a mark"])
+def test_compressed_text_and_json_are_read_as_others_are(
+    tmp_path_factory: pytest.TempPathFactory, mark: bytes, lines: list[str]
+) -> None:
+    folder = tmp_path_factory.mktemp("text")
+    text = mark + "".join(f"{line}\n" for line in lines).encode()
+    values = mark + "".join(f"{json.dumps(line)}\n" for line in lines).encode()
+    for end, compress in (("", bytes), (".gz", gzip.compress), (".bz2", bz2.compress)):
+        for file_format, content in (("text", text), ("json", values)):
+            path = folder / f"a.{file_format}{end}"
+            path.write_bytes(compress(content))
+            reader = reader_of(FileSource(path, file_format=file_format), FileSplit(str(path), 0))
+            assert rest_of(reader) == lines
+
+
+# --- directories ----------------------------------------------------------------------------------
+
+
+def test_directories_behind_links_are_read_once(tmp_path: Path) -> None:
+    top, outside = tmp_path / "top", tmp_path / "outside"
+    for folder in (top / "real", top / ".hidden", outside / "deep", outside / "_hidden"):
+        folder.mkdir(parents=True)
+    for path in (top / "real" / "a", outside / "deep" / "b", outside / "_hidden" / "c"):
+        path.touch()
+    (top / ".hidden" / "d").touch()
+    for name, target in {
+        "again": top / "real", "current": outside, "other": outside / "deep", "up": tmp_path,
+        "file": top / "real" / "a", "nowhere": tmp_path / "nothing", ".not": top / ".hidden",
+    }.items():  # fmt: skip
+        (top / name).symlink_to(target)
+    (outside / "loop").symlink_to(top)
+    found = find_files([str(top)])
+    assert found == [str(outside / "deep" / "b"), str(top / "file"), str(top / "real" / "a")]
+    (top / "all").symlink_to(outside)  # another link does not make another file
+    assert find_files([str(top)]) == found
+    assert find_files([str(top / "again")]) == [str(top / "again" / "a")]
+
+
+def test_directory_that_cannot_be_listed_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows would be left out."""
+    refused = tmp_path / "sub" / "refused"
+    refused.mkdir(parents=True)
+    (tmp_path / "_hidden").mkdir()
+    scan = os.scandir
+
+    def scandir(path: Any) -> Any:
+        if os.path.basename(path) in ("refused", "_hidden"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(PermissionError, match=re.escape(str(refused))):
+        find_files([str(tmp_path)])
 
 
 def test_text_is_read_on_by_line(files: Path) -> None:
