@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from flinkray.core.config import Configuration
     from flinkray.core.errors import FlinkRayError
     from flinkray.datastream.batch_job import BatchJob
+    from flinkray.datastream.spark_table import SparkTable, spark_table
     from flinkray.scheduler.graph.job_graph import (
         ExponentialDelayRestart,
         FailureRateRestart,
@@ -41,9 +42,11 @@ __all__ = [
     "JobStatus",
     "NoRestart",
     "QueryableStateClient",
+    "SparkTable",
     "__version__",
     "connect",
     "spark_job",
+    "spark_table",
 ]
 
 _MODULES = {
@@ -61,8 +64,10 @@ _MODULES = {
     "JobStatus": "flinkray.scheduler.shared.states",
     "NoRestart": "flinkray.scheduler.graph.job_graph",
     "QueryableStateClient": "flinkray.client.queryable_state",
+    "SparkTable": "flinkray.datastream.spark_table",
     "connect": "flinkray.client.connect",
     "spark_job": "flinkray.client.job_builder",
+    "spark_table": "flinkray.datastream.spark_table",
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from flinkray.client.spark_checks import check_spark_stage
@@ -20,6 +20,7 @@ from flinkray.scheduler.graph.validation import validate
 from flinkray.spark.gateway import EPOCHS, PUBLISHED, RESULT_KIND, THROUGH
 from flinkray.spark.micro_batches import streamed
 from flinkray.spark.session import refuse_owned, split_memory
+from flinkray.spark.tables import with_key
 from flinkray.spark.user_code import (
     SparkEpochFunction,
     SparkFunction,
@@ -96,6 +97,35 @@ def published_spark_stage(
     if executors < 1:
         raise ConfigurationError(f"from_spark takes at least one executor, got {executors!r}")
     return _stage_beside_streams(function, name, executors, cpu, memory, spark_conf, PUBLISHED)
+
+
+def table_spark_stage(
+    function: SparkFunction,
+    key: Sequence[str],
+    name: str,
+    executors: int,
+    cpu: float,
+    memory: int | str,
+    spark_conf: Mapping[str, object] | None,
+) -> JobVertex:
+    """A Spark stage whose rows records of the same job look up.
+
+    Args:
+        key: the columns.
+
+    Raises:
+        ConfigurationError: an argument is not acceptable; the text names it.
+        UserCodeError: the function cannot be sent to the cluster.
+    """
+    if executors < 1:
+        raise ConfigurationError(f"spark_table takes at least one executor, got {executors!r}")
+    if not callable(function):
+        raise UserCodeError(
+            "spark_table takes a function of a SparkSession, not "
+            f"{type(function).__name__}: {function!r}"
+        )
+    table = with_key(function, tuple(key))
+    return _stage_beside_streams(table, name, executors, cpu, memory, spark_conf, PUBLISHED)
 
 
 def streaming_spark_stage(

@@ -31,6 +31,7 @@ from flinkray.datastream.common.job_execution_result import JobExecutionResult
 from flinkray.datastream.common.job_status import JobStatus
 from flinkray.datastream.slot_sharing_group import SlotSharingGroup
 from flinkray.scheduler.graph.job_graph import JobFile, JobGraph, JobVertex
+from flinkray.streaming.operators.look_up import LookUpOperator
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.program.execution_target import execution_target
 from flinkray.streaming.program.graph import StreamGraph
@@ -62,6 +63,8 @@ def job_of(
     known = {key: value for key, value in settings.items() if _is_of_job(key)}
     if _stages_that_take_epochs(graph):
         known |= _with_whole_epochs(known)
+    if any(isinstance(node.operator, LookUpOperator) for node in graph.nodes):
+        known |= _with_each_row_once(known)
     configuration = Configuration(known).of_job()
     profiles = _profiles(groups)
     return stream_job(
@@ -109,6 +112,21 @@ def _with_whole_epochs(settings: Mapping[str, str]) -> dict[str, str]:
     return {CHECKPOINTING_UNALIGNED.key: "false", CHECKPOINTING_MODE.key: "EXACTLY_ONCE"}
 
 
+def _with_each_row_once(settings: Mapping[str, str]) -> dict[str, str]:
+    """A row of a table comes once, or its key would count as one that several have.
+
+    Raises:
+        ConfigurationError: the program wants it otherwise.
+    """
+    mode = Configuration(settings).get(CHECKPOINTING_MODE)
+    if mode != "EXACTLY_ONCE":
+        raise ConfigurationError(
+            f"{CHECKPOINTING_MODE.key} is {mode}, and each row of a spark_table has to be read "
+            "once: it needs EXACTLY_ONCE"
+        )
+    return {CHECKPOINTING_MODE.key: "EXACTLY_ONCE"}
+
+
 def vertices_of(
     graph: StreamGraph,
     groups: dict[str, SlotSharingGroup],
@@ -134,8 +152,8 @@ def vertices_of(
         )
     if spark_stages_of(graph):
         raise ConfigurationError(
-            f"{graph.job_name!r} is a stage of a BatchJob and calls from_spark: add a stage with "
-            "BatchJob.spark, and read that as an input"
+            f"{graph.job_name!r} is a stage of a BatchJob and calls from_spark or looks up a "
+            "spark_table: add a stage with BatchJob.spark, and read that as an input"
         )
     return stream_vertices(graph, owner, _profiles(groups))
 

@@ -73,6 +73,7 @@ from flinkray.streaming.operators.keyed import (
     KeyedMapOperator,
     ReduceOperator,
 )
+from flinkray.streaming.operators.look_up import LookUpOperator
 from flinkray.streaming.operators.operator import StreamOperator
 from flinkray.streaming.operators.process import KeyedProcessOperator, ProcessOperator
 from flinkray.streaming.operators.queryable import QueryableStateOperator
@@ -135,6 +136,7 @@ from flinkray.streaming.windowing.triggers import EventTimeTrigger, Trigger
 if TYPE_CHECKING:
     from flinkray.core.ids import JobVertexID
     from flinkray.datastream.common.execution_config import ExecutionConfig
+    from flinkray.datastream.spark_table import SparkTable
     from flinkray.scheduler.graph.job_graph import JobVertex
     from flinkray.spark.user_code import SparkEpochFunction
 
@@ -187,6 +189,7 @@ class StreamProgram(EnvironmentSettings, ABC):
         super().__init__()
         self._transformations: list[Transformation] = []
         self._spark_stages: dict[JobVertexID, JobVertex] = {}
+        self._tables: dict[SparkTable, DataStream] = {}
 
     def add_spark_stage(self, stage: JobVertex) -> None:
         """For sources that read it, or sinks that hand epochs over to it."""
@@ -208,6 +211,10 @@ class StreamProgram(EnvironmentSettings, ABC):
         type_info: TypeInformation | None,
     ) -> DataStream:
         """What a Spark stage publishes in micro-batches; the stage is added to the job."""
+
+    @abstractmethod
+    def from_table(self, table: SparkTable) -> DataStream:
+        """The rows of a table, which are read once, whoever looks them up."""
 
     @abstractmethod
     def collect_results(
@@ -785,6 +792,28 @@ class KeyedStream(DataStream):
         """Windows of so many records of a key; with *slide*, a new one every so many."""
         return WindowedStream(self, count_assigner(size, slide))
 
+    def look_up(
+        self, table: SparkTable, func: Any, output_type: TypeInformation | None = None
+    ) -> DataStream:
+        """One value for each value and the row of its key in a table that Spark computes.
+
+        Values wait until all of the table has been read, those of a key in their order, and time
+        waits with them.  See docs/spark.md.
+
+        Args:
+            table: what :func:`flinkray.spark_table` gives; its key is of the kind of the stream's.
+            func: a function of a value and a row, or an object with such a method ``look_up``.  It
+                is given None where the table has no row of the key; None is no key.
+            output_type: of what it returns.
+        """
+        from flinkray.datastream.spark_table import SparkTable
+
+        if not isinstance(table, SparkTable):
+            raise TypeError(f"look_up takes what flinkray.spark_table(...) gives, got {table!r}")
+        expect_function(func, "look_up", "an object with look_up")
+        rows = self._env.from_table(table).key_by(table.key_selector, self._keys.key_type)
+        return looked_up(self, rows, func, table.name, output_type)
+
     def interval_join(self, other: KeyedStream) -> IntervalJoin:
         """Pairs of records of a key whose times differ by no more than bounds."""
         return IntervalJoin(self, other)
@@ -920,6 +949,27 @@ def two_input_stream(
         sort_keys=sort_keys,
     )
     return first._env.add(transformation)
+
+
+def looked_up(
+    stream: KeyedStream,
+    rows: KeyedStream,
+    func: Any,
+    name: str,
+    output_type: TypeInformation | None = None,
+) -> DataStream:
+    """What a function makes of each value and the row of its key, when the stream of rows has
+    ended: see :meth:`KeyedStream.look_up`.
+
+    Args:
+        rows: a bounded stream; no key has two.
+        name: what they are, together.
+    """
+    require_same_keys(stream._keys, rows._keys)
+    operator = LookUpOperator(func, stream._keys, rows._keys, name)
+    result = two_input_stream(f"Look up {name}", operator, stream, rows, output_type, True)
+    result._transformation.broadcast_first = True
+    return result
 
 
 class ConnectedStreams:

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from flinkray.client.cluster_client import ClusterClient
+    from flinkray.datastream.spark_table import SparkTable
     from flinkray.scheduler.graph.job_graph import JobFile, JobGraph, JobVertex
 
 
@@ -252,6 +253,16 @@ class StreamExecutionEnvironment(StreamProgram):
             convert = partial(batch_of_type, type_info=type_info)
             reads = source(stage.vertex_id, name, type_info, convert)
         return self.from_source(reads, watermark_strategy, name)
+
+    def from_table(self, table: SparkTable) -> DataStream:
+        stream = self._tables.get(table)
+        if stream is None:
+            self.add_spark_stage(table.stage)
+            source = SparkSource(table.stage.vertex_id, table.name, is_needed_whole=True)
+            stream = self._tables[table] = self.from_source(source, None, table.name)
+            if table.uid is not None:
+                stream.uid(table.uid)
+        return stream
 
     def read_text_file(self, file_path: str, charset_name: str = "UTF-8") -> DataStream:
         """The lines of a file, or of all files in a directory."""

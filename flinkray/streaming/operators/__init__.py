@@ -9,6 +9,7 @@ __all__ = [
     "groups",
     "interval_join",
     "keyed",
+    "look_up",
     "operator",
     "process",
     "queryable",

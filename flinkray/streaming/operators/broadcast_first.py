@@ -1,5 +1,5 @@
 """Batch mode: a broadcast process function has seen all of the broadcast side when the first record
-comes (Flink's BatchCoBroadcastWithNonKeyedOperator)."""
+comes (Flink's BatchCoBroadcastWithNonKeyedOperator); so has a look-up of its table."""
 
 from __future__ import annotations
 
@@ -73,11 +73,11 @@ class BroadcastFirstOperator(StreamOperator):
     def end_broadcast(self) -> None:
         """The second input has ended."""
         self._is_waiting = False
+        self._second.process_watermark(MAX_TIMESTAMP)
         for batch in self.kept.take():
             for begin, end in self._portion.of(len(batch)):
                 self.take_in(batch.part(begin, end))
                 self.context.turn.pause()
-        self._second.process_watermark(MAX_TIMESTAMP)
         if self._first_has_ended:
             self._first.process_watermark(MAX_TIMESTAMP)
 

@@ -188,6 +188,10 @@ class WithTimers(StreamOperator, ABC):
                 return
             self.context.turn.pause()
         self.results.flush()
+        self.fired_until(timestamp)
+
+    def fired_until(self, timestamp: int) -> None:
+        """All timers up to that time have fired."""
         self.output.emit_watermark(timestamp)
 
     def restore(self, states: Sequence[OperatorState], checkpoint_id: int | None = None) -> None:

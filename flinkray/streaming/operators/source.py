@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from flinkray.state.descriptors import ListStateDescriptor
+from flinkray.streaming.errors import StreamError
 from flinkray.streaming.operators.operator import (
     OperatorContext,
     OperatorStateCapture,
@@ -17,6 +18,7 @@ from flinkray.streaming.operators.operator import (
 from flinkray.streaming.operators.timestamps import TimestampsAndWatermarksOperator
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, Block, Columns, Origin
 from flinkray.streaming.sources.source import (
+    END_OF_INPUT,
     NOTHING_NOW,
     NoRecords,
     OfSplit,
@@ -86,6 +88,7 @@ class SourceOperator(StreamOperator):
         )
         self.reader: SourceReader[Any] = self.source.create_reader(self.reader_context)
         self._position = 0
+        self._has_ended = False
         self._rest: Block | None = None
         """Of a batch that was longer than asked for."""
         restored = list(self.operator_state.list_state(_SPLITS).get())
@@ -123,6 +126,7 @@ class SourceOperator(StreamOperator):
                 return NOTHING_NOW
             polled = self._polled(min(most, self._block_records))
             if isinstance(polled, NoRecords):
+                self._has_ended = polled is END_OF_INPUT
                 return polled
             if polled.origin is None:
                 polled.origin = Origin(self.context.task_name, self._position)
@@ -157,6 +161,12 @@ class SourceOperator(StreamOperator):
         return f"reading what follows its first {getattr(self, '_position', 0)} records"
 
     def finish(self) -> None:
+        """Raises StreamError: the job is to end before all was read that is needed whole."""
+        if self.source.is_needed_whole and not self._has_ended:
+            raise StreamError(
+                "the job is drained, and of a table to look up not all has been read: records "
+                "would be answered by a part of it.  Stop the job without draining it, or later"
+            )
         if self._stamping is not None:
             self._stamping.finish()
         self.output.emit_watermark(MAX_TIMESTAMP)

@@ -193,6 +193,9 @@ class SplitEnumerator(ABC, Generic[SplitT]):
 class Source(ABC, Generic[SplitT]):
     """Where records come from; to be given to ``env.from_source``."""
 
+    is_needed_whole = False
+    """Nothing is to be made of a part of it: a stop that drains the job fails before its end."""
+
     @abstractmethod
     def get_boundedness(self) -> Boundedness:
         """Whether there is an end."""

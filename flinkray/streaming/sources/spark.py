@@ -59,6 +59,7 @@ class SparkSource(Source[SparkSplit]):
         name: of the stage, for errors.
         type_info: what the rows are to be; None: what the DataFrame's columns are.
         convert: makes them that.
+        is_needed_whole: it is a table to look up.
     """
 
     def __init__(
@@ -67,7 +68,9 @@ class SparkSource(Source[SparkSplit]):
         name: str,
         type_info: TypeInformation | None = None,
         convert: Convert = lambda batch: batch,
+        is_needed_whole: bool = False,
     ) -> None:
+        self.is_needed_whole = is_needed_whole
         self.vertex_id = vertex_id
         self._name = name
         self._type_info = type_info

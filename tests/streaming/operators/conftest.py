@@ -23,6 +23,7 @@ ON_A_DISK = (
     "test_keyed_flat_map_operator",
     "test_keyed_group_operator",
     "test_keyed_process_operator",
+    "test_look_up_operator",
     "test_queryable_state_operator",
     "test_reduce_operator",
     "test_window_operator",

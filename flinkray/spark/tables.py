@@ -1,0 +1,53 @@
+"""A DataFrame that records of a stream look rows up in: its key is looked at before it is
+computed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+from flinkray.core.errors import FlinkRayError
+from flinkray.spark.publishing import bounded
+from flinkray.spark.user_code import SparkFunction
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+class TableKeyError(FlinkRayError):
+    """A DataFrame has no column of a table's key, or one whose values cannot be keys."""
+
+
+def with_key(function: SparkFunction, columns: Sequence[str]) -> SparkFunction:
+    """The same function; of the DataFrame that it returns these columns are the key."""
+
+    @wraps(function)
+    def keyed(spark: Any) -> Any:
+        frame = bounded(function(spark))
+        check_key(frame.schema, columns)
+        return frame
+
+    return keyed
+
+
+def check_key(schema: StructType, columns: Sequence[str]) -> None:
+    """
+    Raises:
+        TableKeyError: these columns cannot be the key; the text names the one that cannot.
+    """
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    kinds = {field.name: field.dataType for field in schema.fields}
+    for column in columns:
+        kind = kinds.get(column)
+        if kind is None:
+            raise TableKeyError(
+                f"the key of the table is {column!r}, and the DataFrame has no such column; it has "
+                f"{', '.join(kinds)}"
+            )
+        if isinstance(kind, ArrayType | MapType | StructType):
+            raise TableKeyError(
+                f"the key of the table is {column!r}, of type {kind.simpleString()}, which cannot "
+                "be a key: select its parts as columns, or cast it to a string"
+            )

@@ -1,0 +1,258 @@
+"""Records that look rows up in a table."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from flinkray.state import ValueStateDescriptor
+from flinkray.streaming.errors import operator_error
+from flinkray.streaming.operators.look_up import DuplicateKeyError, LookUpOperator
+from flinkray.streaming.records.elements import MAX_TIMESTAMP, Watermark, WatermarkStatus
+from flinkray.streaming.records.keying import Keys
+from flinkray.testing.operator_harness import OperatorHarness, Record
+from tests.streaming.operators.contract import (
+    BY_FIRST,
+    assert_time_passes_and_the_end_adds_nothing,
+    columns,
+    failure,
+    unlike_five,
+)
+
+
+def both(value: Any, row: Any) -> Any:
+    return value, row and row[1]
+
+
+def operator(function: Any = both, **keys: Keys) -> LookUpOperator:
+    return LookUpOperator(
+        function, keys.get("keys", BY_FIRST), keys.get("of_table", BY_FIRST), "planes"
+    )
+
+
+def harness(function: Any = both, **context: Any) -> OperatorHarness:
+    return OperatorHarness(operator(function), keyed=True, **context)
+
+
+def end_table(h: OperatorHarness) -> None:
+    h.watermark(MAX_TIMESTAMP, on=1)
+    h.run_mail()
+
+
+def test_a_record_is_answered_with_the_row_of_its_key_or_with_none() -> None:
+    h = harness()
+    h.process(("a", "A"), ("b", "B"), on=1)
+    end_table(h)
+    h.process(("a", 1), ("c", 2), at=[7, 8])
+    assert h.output() == [Record((("a", 1), "A"), 7), Record((("c", 2), None), 8)]
+
+
+def test_records_wait_for_the_end_of_the_table_in_the_order_of_each_key() -> None:
+    h = harness()
+    h.process(("a", 1), ("b", 2), at=[7, 3])
+    h.process(("b", "B"), on=1)
+    h.process_columns(columns([9, 5], k=["a", "b"], n=[3, 4]))
+    h.process(("a", "A"), on=1)
+    h.process(("a", 5))
+    assert h.output() == []
+    end_table(h)
+    found = [(value[0], value[1], row, time) for (value, row), time in h.output()]
+    assert [one for one in found if one[0] == "a"] == [
+        ("a", 1, "A", 7), ("a", 3, "A", 9), ("a", 5, "A", None),
+    ]  # fmt: skip
+    assert [one for one in found if one[0] == "b"] == [("b", 2, "B", 3), ("b", 4, "B", 5)]
+
+
+def test_rows_of_columns_are_found_by_the_name_of_their_key() -> None:
+    h = OperatorHarness(operator(of_table=Keys("tailnum")), keyed=True)
+    h.process_columns(columns(tailnum=["a", "b"], built=[1999, 2004]), on=1)
+    end_table(h)
+    h.process(("b", 1))
+    assert h.values() == [(("b", 1), 2004)]
+
+
+def test_time_is_that_of_the_records_and_does_not_overtake_those_that_wait() -> None:
+    h = harness()
+    h.process(("a", 1), at=5)
+    h.watermark(10)
+    h.watermark(20)
+    h.watermark(15, on=1)
+    h.status(True, on=1)
+    assert h.output() == []
+    end_table(h)
+    assert h.output() == [Record((("a", 1), None), 5), Watermark(20)]
+    h.watermark(30)
+    assert h.output() == [Watermark(30)]
+
+
+def test_a_stream_that_is_idle_is_so_for_others_when_nothing_waits_any_more() -> None:
+    h = harness()
+    h.process(("a", 1), at=5)
+    h.watermark(10)
+    h.status(True)
+    assert h.output() == []
+    end_table(h)
+    assert h.output() == [Record((("a", 1), None), 5), Watermark(10), WatermarkStatus(True)]
+
+
+def test_a_stream_that_was_idle_for_a_while_is_not_idle_behind_the_table() -> None:
+    h = harness()
+    h.status(True)
+    h.status(False)
+    end_table(h)
+    assert h.output() == []
+
+
+def test_a_table_that_has_ended_holds_no_time_back() -> None:
+    h = harness()
+    end_table(h)
+    assert_time_passes_and_the_end_adds_nothing(h)
+
+
+def test_the_end_of_the_records_comes_after_those_that_wait() -> None:
+    h = harness()
+    h.process(("a", 1), at=5)
+    h.watermark(MAX_TIMESTAMP)
+    end_table(h)
+    assert h.output() == [Record((("a", 1), None), 5), Watermark(MAX_TIMESTAMP)]
+
+
+def test_many_that_wait_are_answered_portion_by_portion() -> None:
+    h = harness(is_head=True)
+    h.process(*((number, number) for number in range(1000)), at=3)
+    h.process(*((number, -number) for number in range(0, 1000, 2)), on=1)
+    h.watermark(4)
+    h.watermark(MAX_TIMESTAMP, on=1)
+    first = h.output()
+    assert 0 < len(first) < 1000
+    h.run_mail()
+    *rest, last = h.output()
+    assert last == Watermark(4)
+    answers = {value[0]: row for (value, row), _ in [*first, *rest]}
+    assert answers == {n: None if n % 2 else -n for n in range(1000)}
+
+
+@pytest.mark.parametrize("unknown", [None, (None, 1), (1, None)])
+def test_what_is_unknown_matches_nothing(unknown: Any) -> None:
+    """Nor do two rows without a key count as two of one."""
+    h = harness()
+    h.process((unknown, "A"), (unknown, "B"), on=1)
+    end_table(h)
+    h.process((unknown, 1))
+    assert h.values() == [((unknown, 1), None)]
+
+
+def test_equal_keys_of_different_types_match() -> None:
+    h = harness()
+    h.process((1, "one"), (float("nan"), "no number"), on=1)
+    end_table(h)
+    h.process((1.0, "x"), (True, "y"))
+    assert [row for _, row in h.values()] == ["one", "one"]
+    h.process((float("nan"), "z"))
+    assert [row for _, row in h.values()] == ["no number"]
+
+
+@pytest.mark.parametrize("before", [0, 2])
+def test_two_rows_of_one_key_are_an_error_that_names_it_and_no_restart_helps(before: int) -> None:
+    """Whether they come together or not."""
+    h = harness()
+    rows = [(1, "one"), (2, "two"), (1.0, "eins"), (3, "three")]
+    h.process(*rows[:before], on=1)
+    with pytest.raises(DuplicateKeyError) as caught:
+        h.process(*rows[before:], on=1)
+    assert "the table 'planes' has several rows of the key 1.0" in str(caught.value)
+    assert operator_error(caught.value, "the task").record == "(1.0, 'eins')"
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_what_a_function_does_to_its_row_stays_with_it() -> None:
+    def changing(value: Any, row: Any) -> Any:
+        row.append(value[1])
+        return row
+
+    h = harness(changing)
+    h.process(["a", "A"], on=1)
+    h.process(("a", 1))
+    end_table(h)
+    h.process(("a", 2))
+    assert h.values() == [["a", "A", 1], ["a", "A", 2]]
+
+
+class Counting:
+    """Has a state of its own, and says when it is closed."""
+
+    closed = False
+
+    def open(self, runtime_context: Any) -> None:
+        self.count = runtime_context.get_state(ValueStateDescriptor("count", default_value=0))
+
+    def look_up(self, value: Any, row: Any) -> Any:
+        self.count.update(self.count.value() + 1)
+        return value[0], self.count.value()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_an_object_has_keyed_state_and_is_closed() -> None:
+    counting = Counting()
+    h = harness(counting)
+    h.process(("a", 1), ("b", 1), ("a", 1))
+    end_table(h)
+    h.process(("a", 1))
+    assert sorted(h.values()) == [("a", 1), ("a", 2), ("a", 3), ("b", 1)]
+    h.close()
+    assert counting.closed
+
+
+def test_rows_and_those_that_wait_are_in_snapshots() -> None:
+    h = harness()
+    h.process(("a", 1), ("b", 2), ("a", 3), at=4)
+    h.process(("a", "A"), on=1)
+    later = harness(restore=h.snapshot())
+    later.process(("b", "B"), on=1)
+    later.process(("b", 4), at=9)
+    end_table(later)
+    assert sorted(later.records()) == [
+        ((("a", 1), "A"), 4), ((("a", 3), "A"), 4), ((("b", 2), "B"), 4), ((("b", 4), "B"), 9),
+    ]  # fmt: skip
+
+
+def test_after_a_restore_the_table_ends_again_and_is_not_read_again() -> None:
+    h = harness()
+    h.process(("a", "A"), on=1)
+    h.process(("a", 0))
+    end_table(h)
+    h.output()
+    later = harness(restore=h.snapshot())
+    later.process(("a", 1))
+    later.watermark(5)
+    assert later.output() == []
+    end_table(later)
+    assert later.output() == [Record((("a", 1), "A"), None), Watermark(5)]
+
+
+def test_a_row_that_comes_again_after_a_restore_would_be_noticed() -> None:
+    h = harness()
+    h.process(("a", "A"), on=1)
+    later = harness(restore=h.snapshot())
+    with pytest.raises(DuplicateKeyError, match="'a'"):
+        later.process(("a", "A"), on=1)
+
+
+def test_failure_is_told_with_the_record() -> None:
+    def strict(value: Any, row: Any) -> Any:
+        return unlike_five(value)
+
+    def at_once(h: OperatorHarness) -> None:
+        end_table(h)
+        h.process(("a", 4), ("a", 5), ("a", 6))
+
+    def later(h: OperatorHarness) -> None:
+        h.process(("a", 4), ("a", 5), ("a", 6))
+        end_table(h)
+
+    for act in (at_once, later):
+        assert failure(operator(strict), act, keyed=True).record == "('a', 5)"
