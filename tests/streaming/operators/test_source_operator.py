@@ -18,6 +18,7 @@ from flinkray.datastream.connectors import (
     Source,
 )
 from flinkray.datastream.window import TumblingEventTimeWindows
+from flinkray.streaming.errors import StreamError
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.records.elements import (
     MAX_TIMESTAMP,
@@ -79,6 +80,21 @@ def test_timestamps_and_watermarks_come_from_the_strategy() -> None:
     assert operator.emit_next() == 2
     h.processing_time(50)
     assert h.output() == [Record(3, 3), Record(8, 8), Watermark(7)]
+    assert operator.emit_next() is END_OF_INPUT
+    h.finish()
+    assert h.output() == [Watermark(MAX_TIMESTAMP)]
+
+
+def test_what_is_needed_whole_cannot_be_finished_before_its_end() -> None:
+    """As a stop that drains the job would."""
+    source = Batches(Block([3]))
+    source.is_needed_whole = True
+    operator = SourceOperator(source)
+    h = run(operator)
+    operator.emit_next()
+    with pytest.raises(StreamError, match="Stop the job without draining it"):
+        h.finish()
+    assert h.output() == [Record(3, None)]
     assert operator.emit_next() is END_OF_INPUT
     h.finish()
     assert h.output() == [Watermark(MAX_TIMESTAMP)]

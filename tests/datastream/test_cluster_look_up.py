@@ -1,0 +1,144 @@
+"""Records that look rows up on a cluster, where what has ended is not executed again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flinkray.client import JobHandle
+from flinkray.core.errors import FlinkRayError, JobExecutionError
+from flinkray.datastream import (
+    Configuration,
+    DataStream,
+    StreamExecutionEnvironment,
+    Types,
+    WatermarkStrategy,
+)
+from flinkray.datastream.common import Row
+from flinkray.datastream.connectors import DataGeneratorSource
+from flinkray.datastream.data_stream import looked_up
+from flinkray.state_reader import SavepointReader
+from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
+from flinkray.testing.waiting import wait_until
+from tests.datastream.kept_results import Kept
+from tests.datastream.quick_restarts import CONFIGURATION
+from tests.datastream.tallies import newest, settings
+from tests.datastream.threads import none_left
+from tests.datastream.trickling import Trickle
+
+KEYS = 10
+"""Of the records; every second one has a row."""
+ANSWER = Types.TUPLE([Types.LONG(), Types.STRING()])
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedCluster]:
+    storage = str(tmp_path_factory.mktemp("cluster"))
+    with none_left(), threaded_cluster(storage, configuration=CONFIGURATION) as cluster:
+        yield cluster
+
+
+def on(
+    cluster: ThreadedCluster, checkpoints: Path, parallelism: int = 2, savepoint: str = ""
+) -> StreamExecutionEnvironment:
+    env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster.client)
+    more = {"execution.state-recovery.path": savepoint}
+    env.configure(Configuration.from_dict({**settings(checkpoints), **more}))
+    return env.set_parallelism(parallelism)
+
+
+def parts(keys: Iterable[int]) -> list[list[Any]]:
+    """For two subtasks; the second row of each is held back by a gate."""
+    rows = [Row(key=float(key), name=f"row {key}") for key in keys]
+    return [rows[::2], rows[1::2]]
+
+
+def names(env: StreamExecutionEnvironment, count: int, rate: float, table: Trickle) -> DataStream:
+    source: DataGeneratorSource = DataGeneratorSource(lambda n: n, count, rate)
+    none = WatermarkStrategy.no_watermarks()
+    numbers = env.from_source(source, none, "numbers", Types.LONG()).uid("numbers")
+    rows = env.from_source(table, None, "table").set_parallelism(2).uid("table")
+
+    def named(number: int, row: Any) -> Any:
+        return number, row and row["name"]
+
+    keyed, by_key = numbers.key_by(lambda n: n % KEYS), rows.key_by("key")
+    return looked_up(keyed, by_key, named, "names", ANSWER).uid("look up")
+
+
+def expected(count: int) -> list[Any]:
+    return [(n, f"row {n % KEYS}" if n % KEYS % 2 == 0 else None) for n in range(count)]
+
+
+def wait_for_checkpoint(directory: Path) -> None:
+    before = newest(directory)
+    wait_until(lambda: newest(directory) > before, 30, "a checkpoint")
+
+
+def test_rows_and_those_that_wait_are_rescaled_and_the_table_is_read_once(
+    cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    """A savepoint while records wait, and one when the tasks that read the table have ended."""
+    count, savepoints, gate = 4_000, str(tmp_path / "savepoints"), tmp_path / "gate"
+    path = ""
+    for run, parallelism in enumerate((2, 4)):
+        checkpoints = tmp_path / f"checkpoints-{run}"
+        env = on(cluster, checkpoints, parallelism, path)
+        table = Trickle(parts(range(0, KEYS, 2)), gate=gate, held=1)
+        kept(names(env, count, 400.0, table)).print()
+        client = env.execute_async()
+        if run == 1:
+            gate.touch()
+            read = partial(has_read_table, cluster.client.job(client.get_job_id()))
+            wait_until(read, 30, "the end of the table")
+        wait_for_checkpoint(checkpoints)
+        path = client.stop_with_savepoint(False, savepoints).result(60)
+        savepoint = SavepointReader(path)
+        rows = {entry.key for entry in savepoint.keyed_entries("look up", "_table")}
+        waiting = list(savepoint.keyed_entries("look up", "_waiting"))
+        assert (len(rows), len(waiting) > 0) == ((2, True), (5, False))[run]
+    env = on(cluster, tmp_path / "checkpoints-2", 1, path)
+    results = kept(names(env, count, 4_000.0, Trickle(parts(range(0, KEYS, 2)))))
+    by_key = list(results.execute_and_collect())
+    assert sorted(answer for answers in by_key for answer in answers) == expected(count)
+
+
+def kept(answers: DataStream) -> DataStream:
+    return answers.key_by(lambda answer: answer[0] % KEYS).process(Kept()).uid("kept")
+
+
+def has_read_table(job: JobHandle) -> bool:
+    (reading,) = (it for it in job.details().vertices if it.name == "Source: table")
+    return reading.tasks.get("FINISHED") == 2
+
+
+def test_a_stop_that_drains_is_refused_before_the_table_has_ended(
+    cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    """A part of the table would answer the records; the job goes on instead."""
+    count, gate = 500, tmp_path / "gate"
+    env = on(cluster, tmp_path / "checkpoints")
+    table = Trickle(parts(range(0, KEYS, 2)), gate=gate, held=1)
+    table.is_needed_whole = True
+    results: Any = names(env, count, 1_000.0, table).execute_and_collect()
+    wait_for_checkpoint(tmp_path / "checkpoints")
+    job = cluster.client.job(results.job_id)
+    with pytest.raises(FlinkRayError):
+        job.stop_with_savepoint(str(tmp_path / "savepoints"), drain=True, timeout=60)
+    assert any("of a table to look up not all has been read" in it.text for it in job.exceptions())
+    gate.touch()
+    assert sorted(results) == expected(count)
+
+
+def test_two_rows_of_a_key_fail_the_job_once(cluster: ThreadedCluster, tmp_path: Path) -> None:
+    env = on(cluster, tmp_path / "checkpoints")
+    names(env, 100, 1_000.0, Trickle(parts([2, 4, 2]))).print()
+    client = env.execute_async()
+    with pytest.raises(JobExecutionError) as caught:
+        client.get_job_execution_result().result(60)
+    assert "the table 'names' has several rows of the key 2.0" in caught.value.text
+    assert cluster.client.job(client.get_job_id()).details().restarts == 0

@@ -1,0 +1,141 @@
+"""Programs that look rows of Spark's tables up, as they become jobs."""
+
+from __future__ import annotations
+
+from operator import itemgetter
+from typing import Any
+
+import pytest
+
+import flinkray
+from flinkray.core.errors import ConfigurationError
+from flinkray.datastream import StreamExecutionEnvironment, Types
+from flinkray.datastream.checkpointing_mode import CheckpointingMode
+from flinkray.scheduler.graph.job_graph import SPARK, JobGraph
+from flinkray.scheduler.graph.validation import validate
+from flinkray.spark.gateway import PUBLISHED, RESULT_KIND
+from flinkray.spark.user_code import UserCodeError
+from flinkray.streaming.errors import OperatorError, StreamError
+from flinkray.streaming.operators.source import SourceOperator
+
+
+def planes(spark: Any) -> Any:
+    return spark.range(10)
+
+
+def both(value: Any, row: Any) -> Any:
+    return value, row
+
+
+def environment() -> StreamExecutionEnvironment:
+    return StreamExecutionEnvironment().set_parallelism(2)
+
+
+def job_of(env: StreamExecutionEnvironment) -> JobGraph:
+    return env._job(env.get_stream_graph())
+
+
+def test_the_table_is_a_stage_of_the_job_and_is_read_once_by_all_who_look_it_up() -> None:
+    env = environment()
+    table = flinkray.spark_table(planes, "id", name="planes", executors=3, memory="2g")
+    numbers = env.from_sequence(1, 9).key_by(lambda n: n)
+    numbers.look_up(table, both).key_by(itemgetter(0)).look_up(table, both).print()
+
+    job = job_of(env)
+
+    validate(job)
+    (stage,) = (vertex for vertex in job.vertices if vertex.invokable.kind == SPARK)
+    assert (stage.name, stage.parallelism) == ("Spark: planes", 3)
+    assert stage.invokable.configuration == {RESULT_KIND: PUBLISHED}
+    names = [vertex.name for vertex in job.vertices]
+    assert names.count("Source: planes") == 1
+    assert sum(name.startswith("Look up planes") for name in names) == 2
+
+
+def test_a_table_can_be_looked_up_by_programs_of_several_environments() -> None:
+    table = flinkray.spark_table(planes, "id")
+    for env in (environment(), environment()):
+        env.from_sequence(1, 9).key_by(lambda n: n).look_up(table, both).print()
+        validate(job_of(env))
+
+
+def test_reading_it_has_the_uid_of_the_table_and_needs_all_of_it() -> None:
+    env = environment()
+    env.get_config().disable_auto_generated_uids()
+    numbers = env.from_sequence(1, 9).uid("numbers").key_by(lambda n: n)
+    found = numbers.look_up(flinkray.spark_table(planes, "id", uid="planes"), both).uid("found")
+    found.print().uid("printed")
+
+    graph = env.get_stream_graph()
+
+    (node,) = (node for node in graph.nodes if node.uid == "planes")
+    assert isinstance(node.operator, SourceOperator)
+    assert node.operator.source.is_needed_whole
+
+
+def test_the_key_of_several_columns_is_a_tuple() -> None:
+    table = flinkray.spark_table(planes, ["origin", "hour"])
+    assert table.key_selector({"hour": 7, "origin": "JFK"}) == ("JFK", 7)
+    assert flinkray.spark_table(planes, ["hour"]).key_selector == "hour"
+
+
+def test_keys_of_a_declared_type_are_so_on_both_sides() -> None:
+    env = environment()
+    numbers = env.from_sequence(1, 9).key_by(lambda n: n, Types.LONG())
+    numbers.look_up(flinkray.spark_table(planes, "id"), both).print()
+    validate(job_of(env))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"key": []}, "the key of the table 'Spark table' is the name of a column"),
+        ({"key": ["id", 3]}, r"got \['id', 3\]"),
+        ({"key": ""}, "got ''"),
+        ({"memory": "600m"}, "too small for a Spark executor"),
+        ({"executors": 0}, "spark_table takes at least one executor"),
+        ({"spark_conf": {"spark.executor.memory": "4g"}}, "spark.executor.memory cannot be set"),
+    ],
+)
+def test_what_is_not_acceptable_is_refused_by_name(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigurationError, match=text):
+        flinkray.spark_table(planes, **{"key": "id", **arguments})
+
+
+def test_what_is_no_function_and_what_is_no_table_is_refused() -> None:
+    nothing: Any = [1, 2, 3]
+    with pytest.raises(UserCodeError, match="spark_table takes a function of a SparkSession"):
+        flinkray.spark_table(nothing, "id")
+    numbers = environment().from_sequence(1, 9).key_by(lambda n: n)
+    with pytest.raises(TypeError, match=r"look_up takes what flinkray\.spark_table"):
+        numbers.look_up(nothing, both)
+    with pytest.raises(TypeError, match="an object with look_up"):
+        numbers.look_up(flinkray.spark_table(planes, "id"), nothing)
+
+
+def test_rows_have_to_come_once() -> None:
+    env = environment()
+    env.from_sequence(1, 9).key_by(lambda n: n).look_up(
+        flinkray.spark_table(planes, "id"), both
+    ).print()
+    graph = env.get_stream_graph()
+    assert env._job(graph).configuration["execution.checkpointing.mode"] == "EXACTLY_ONCE"
+    env.enable_checkpointing(1000, CheckpointingMode.AT_LEAST_ONCE)
+    with pytest.raises(ConfigurationError, match="each row of a spark_table has to be read once"):
+        env._job(graph)
+
+
+def test_stage_of_a_batch_job_reads_others_instead() -> None:
+    def program(env: StreamExecutionEnvironment) -> None:
+        table = flinkray.spark_table(planes, "id")
+        env.from_sequence(1, 9).key_by(lambda n: n).look_up(table, both).print()
+
+    with pytest.raises(ConfigurationError, match=r"spark_table: add a stage with BatchJob\.spark"):
+        flinkray.BatchJob("job").stream(program)
+
+
+def test_without_a_cluster_there_are_no_slots_for_it() -> None:
+    env = environment()
+    table = flinkray.spark_table(planes, "id")
+    with pytest.raises((StreamError, OperatorError), match="runs in the slots of a cluster"):
+        list(env.from_sequence(1, 9).key_by(lambda n: n).look_up(table, both).execute_and_collect())
