@@ -23,6 +23,7 @@ from flinkray.datastream.common import Row
 from flinkray.datastream.data_stream import looked_up
 from flinkray.streaming.local.local_job import LocalJob
 from flinkray.streaming.local.pending_checkpoint import Checkpoint
+from flinkray.streaming.operators.broadcast_first import BroadcastFirstOperator
 from flinkray.streaming.sinks.simple import CallbackSink
 from flinkray.testing.manual_clock import ManualClock
 from tests.datastream.differential import KEYS, AfterEach
@@ -196,3 +197,11 @@ def test_answers_are_the_same_in_batch_mode(program: Program, parallelism: int) 
     env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(1)
     env.set_runtime_mode(RuntimeExecutionMode.BATCH)
     assert_right(program, list(build(program, env, parallelism).execute_and_collect()))
+
+
+def test_batch_mode_reads_the_table_first() -> None:
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.set_runtime_mode(RuntimeExecutionMode.BATCH)
+    build(Program([], [[]], 0), env, 1)
+    (node,) = (node for node in env.get_stream_graph().nodes if node.uid == "look up")
+    assert isinstance(node.operator, BroadcastFirstOperator)

@@ -11,9 +11,10 @@ from flinkray.streaming.errors import StreamError
 from flinkray.streaming.functions.functions import BroadcastProcessFunction
 from flinkray.streaming.operators.broadcast import BroadcastProcessOperator
 from flinkray.streaming.operators.broadcast_first import BroadcastFirstOperator
+from flinkray.streaming.operators.look_up import LookUpOperator
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, Watermark
 from flinkray.testing.operator_harness import OperatorHarness, Record
-from tests.streaming.operators.contract import columns, failure, unlike_five
+from tests.streaming.operators.contract import BY_FIRST, columns, failure, unlike_five
 
 RULES: MapStateDescriptor[int, int] = MapStateDescriptor("rules")
 
@@ -79,6 +80,23 @@ def test_records_that_do_not_fit_into_memory_wait_in_a_file() -> None:
     assert values[::2] == [f"text {number}" for number in range(50)]
     assert [row.k for row in values[1::2]] == list(range(50))
     assert not made.kept.has_file
+
+
+def test_records_that_look_rows_up_do_not_wait_in_state() -> None:
+    """There the table is all that is kept."""
+    waiting: list[int] = []
+
+    def look_up(value: Any, row: Any) -> Any:
+        waiting.append(look_up_operator.timers.number_of_event_time_timers())
+        return row
+
+    look_up_operator = LookUpOperator(look_up, BY_FIRST, BY_FIRST, "table")
+    h = OperatorHarness(BroadcastFirstOperator(look_up_operator), keyed=True)
+    h.process(("a", 1), ("b", 2))
+    h.process(("a", "A"), on=1)
+    h.watermark(MAX_TIMESTAMP, on=1)
+    assert h.values() == [("a", "A"), None]
+    assert waiting == [0, 0]
 
 
 def test_function_is_closed_and_what_waits_is_deleted() -> None:
