@@ -14,6 +14,7 @@ from flinkray.core.errors import FlinkRayError, JobExecutionError
 from flinkray.datastream import (
     Configuration,
     DataStream,
+    JobClient,
     StreamExecutionEnvironment,
     Types,
     WatermarkStrategy,
@@ -95,12 +96,9 @@ def test_rows_and_those_that_wait_are_rescaled_and_the_table_is_read_once(
             gate.touch()
             read = partial(has_read_table, cluster.client.job(client.get_job_id()))
             wait_until(read, 30, "the end of the table")
-        wait_for_checkpoint(checkpoints)
+        has_come = partial(is_kept, client, savepoints, rows=(2, 5)[run], waiting=run == 0)
+        wait_until(has_come, 60, "rows and records")
         path = client.stop_with_savepoint(False, savepoints).result(60)
-        savepoint = SavepointReader(path)
-        rows = {entry.key for entry in savepoint.keyed_entries("look up", "_table")}
-        waiting = list(savepoint.keyed_entries("look up", "_waiting"))
-        assert (len(rows), len(waiting) > 0) == ((2, True), (5, False))[run]
     env = on(cluster, tmp_path / "checkpoints-2", 1, path)
     results = kept(names(env, count, 4_000.0, Trickle(parts(range(0, KEYS, 2)))))
     by_key = list(results.execute_and_collect())
@@ -109,6 +107,14 @@ def test_rows_and_those_that_wait_are_rescaled_and_the_table_is_read_once(
 
 def kept(answers: DataStream) -> DataStream:
     return answers.key_by(lambda answer: answer[0] % KEYS).process(Kept()).uid("kept")
+
+
+def is_kept(client: JobClient, savepoints: str, rows: int, waiting: bool) -> bool:
+    """Whether so many rows are state now, and whether some or no records wait."""
+    savepoint = SavepointReader(client.trigger_savepoint(savepoints).result(60))
+    keys = {entry.key for entry in savepoint.keyed_entries("look up", "_table")}
+    waits = list(savepoint.keyed_entries("look up", "_waiting"))
+    return len(keys) == rows and bool(waits) is waiting
 
 
 def has_read_table(job: JobHandle) -> bool:
