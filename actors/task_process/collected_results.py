@@ -34,12 +34,15 @@ class CollectedResults:
         partition: HeldPartition,
         on_room: Callable[[], None],
         announce: Callable[[], None],
+        *,
+        is_foreign: bool,
     ) -> None:
         """*on_room* is called when the task may write again, *announce* when there are going to be
-        results."""
+        results.  *is_foreign*: what is restored was captured in another job."""
         self._partition = partition
         self._on_room = on_room
         self._announce = announce
+        self._is_foreign = is_foreign
         self._loop = asyncio.get_running_loop()
         self._put = 0
         """Bytes, counted by the task's thread."""
@@ -93,7 +96,10 @@ class CollectedResults:
         return [*self._unread, (self._number, b"")]
 
     def restore(self, pieces: Sequence[tuple[int, bytes]]) -> None:
-        """See :class:`ResultsReceiver`."""
+        """See :class:`ResultsReceiver`.  The client of another job has got what that had put, and
+        this job's knows nothing of its numbers: it begins at 0, however often it is restored."""
+        if self._is_foreign:
+            return
         *unread, (self.restored, _) = pieces
         self.first = self._number = unread[0][0] if unread else self.restored
         self._loop.call_soon_threadsafe(self._begin_at)

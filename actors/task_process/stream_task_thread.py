@@ -332,7 +332,7 @@ class StreamTaskRun:
     def _is_from_savepoint(self) -> bool:
         """What does not fit it will not fit another time either."""
         restored = self._context.restored
-        return restored is not None and restored.is_savepoint
+        return restored is not None and restored.is_foreign
 
     def _open(self, task: StreamTask) -> None:
         """From the checkpoint that it goes on from, if there is one."""

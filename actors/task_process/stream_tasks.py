@@ -354,7 +354,13 @@ class StreamTaskResources:
         if self._reads_channels:
             sources, self._gate = await self._tasks.gate_of(deployed)
         read = HeldPartition(1, is_pipelined=True)
-        self._results = CollectedResults(read, self._signal.set, lambda: self._announce(read))
+        restored = deployed.task.restored
+        self._results = CollectedResults(
+            read,
+            self._signal.set,
+            lambda: self._announce(read),
+            is_foreign=restored is not None and restored.is_foreign,
+        )
         context = StreamTaskContext(
             deployed.name,
             deployed.task.subtask_index,

@@ -244,6 +244,12 @@ class Checkpoints(NoCheckpoints):
         latest = self._coordinator.latest
         return latest.path if latest is not None and latest.properties.is_savepoint else None
 
+    @property
+    def _goes_on_from_another_job(self) -> bool:
+        """What a job was to be stopped with, and was not, is a savepoint of its own."""
+        latest = self._coordinator.latest
+        return latest is not None and latest.metadata.job_id != self._job_graph.job_id
+
     # --- what became of what was asked for --------------------------------------------------------
 
     def told(self, transition: CheckpointEvent, now: float) -> Steps:
@@ -361,7 +367,7 @@ class Checkpoints(NoCheckpoints):
             if restored.checkpoint_id is not None:
                 state = restored.tasks.get(place)
                 subtask.current.restored = RestoredTask(
-                    restored.checkpoint_id, state, self.savepoint_in_use is not None
+                    restored.checkpoint_id, state, self._goes_on_from_another_job
                 )
         self._graph.restores = self._coordinator.restores
         steps = self._steps(restored.actions)

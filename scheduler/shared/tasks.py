@@ -190,8 +190,9 @@ class RestoredTask:
     checkpoint_id: int
     state: TaskState | None
     """None: it has none in that checkpoint."""
-    is_savepoint: bool = False
-    """It is none of the job's own: what does not fit it will not fit another time either."""
+    is_foreign: bool = False
+    """Another job has taken it: what does not fit it will not fit another time either, and what
+    that job had collected is for its own client."""
 
 
 @message

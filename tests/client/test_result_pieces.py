@@ -27,12 +27,17 @@ class Checkpoint:
     pieces: list[tuple[int, bytes]] = field(default_factory=list)
 
 
+SAVEPOINT = Checkpoint(7, [(3, b"of another job"), (4, b"")])
+
+
 class Attempt:
     """Of the task that collects, behind a source of the numbers from 0 on."""
 
     def __init__(self, number: int, restored: Checkpoint) -> None:
         self.partition = HeldPartition(1, is_pipelined=True)
-        self.results = CollectedResults(self.partition, lambda: None, lambda: None)
+        self.results = CollectedResults(
+            self.partition, lambda: None, lambda: None, is_foreign=restored is SAVEPOINT
+        )
         self.position = restored.position
         if restored.pieces:
             self.results.restore(restored.pieces)
@@ -59,11 +64,12 @@ class Attempt:
 class Story:
     """A job whose attempts die, and a client that is late."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, start: Checkpoint) -> None:
         self.random = Random(seed)
+        self.start = start.position
         self.pieces = ResultPieces()
         self.shown: list[int] = []
-        self.latest = Checkpoint()
+        self.latest = start
         self.attempts = 0
         self.checkpoints = 0
         self.attempt = self.read_from = self.new_attempt()
@@ -91,7 +97,7 @@ class Story:
             assert data is not None, "it asks for what it has read before"
             for piece in self.pieces.read(data, are_final=False):
                 self.shown += read_results(piece)
-        assert self.shown == list(range(len(self.shown)))
+        assert self.shown == list(range(self.start, self.start + len(self.shown)))
 
     async def go_on(self) -> None:
         for _ in range(self.random.randint(1, 60)):
@@ -131,13 +137,16 @@ class Story:
             await self.read()
         for piece in self.pieces.rest():
             self.shown += read_results(piece)
-        assert self.shown == list(range(self.attempt.position))
+        assert self.shown == list(range(self.start, self.attempt.position))
 
 
-async def test_each_value_is_shown_once_and_in_order_whatever_the_client_misses() -> None:
+@pytest.mark.parametrize("start", [Checkpoint(), SAVEPOINT], ids=["anew", "from a savepoint"])
+async def test_each_value_is_shown_once_and_in_order_whatever_the_client_misses(
+    start: Checkpoint,
+) -> None:
     """It kept what it had read of an attempt before the one that it did not get to see."""
     for seed in range(500):
-        story = Story(seed)
+        story = Story(seed, start)
         await story.go_on()
         await story.end()
 

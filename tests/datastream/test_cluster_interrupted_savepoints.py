@@ -25,6 +25,7 @@ from flinkray.state_reader import SavepointReader
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 from flinkray.testing.waiting import wait_until
 from tests.datastream.half_way import HalfWay, is_right
+from tests.datastream.portions import Portions, portions
 from tests.datastream.quick_restarts import CONFIGURATION
 from tests.datastream.tallies import Result
 from tests.datastream.threads import none_left
@@ -147,6 +148,28 @@ def test_a_savepoint_is_whole_or_none_whoever_dies(
     again = HalfWay(cluster.client, tmp_path / "again", savepoint=path)
     again.go_on()
     assert is_right(list(again.results))
+
+
+def test_a_job_that_goes_on_from_a_savepoint_of_its_own_goes_on_with_its_results(
+    cluster: ThreadedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E2E-06: its process dies while the savepoint is stored that it is to be stopped with.  The
+    client is the same one, and what it has not read is in that savepoint."""
+    program, metadata = Portions(cluster.client, tmp_path / "job"), Metadata(is_written=False)
+    program.let_out(0)
+    shown = program.show()
+    program.let_out(1)
+    monkeypatch.setattr(stored_checkpoints, "write_metadata", metadata.write)
+    stopping = program.job.stop_with_savepoint_async(str(tmp_path / "savepoints"))
+    taken = cluster.client.start(stopping)
+    try:
+        assert metadata.begun.wait(30)
+        cluster.crash_all("TaskProcess")
+    finally:
+        metadata.goes_on.set()
+    assert isinstance(taken.exception(60), StopWithSavepointError)
+    program.let_out_all()
+    assert shown + list(program.results) == portions(0, 1, 2, 3, 4, 5)
 
 
 def test_a_stop_is_answered_when_nobody_goes_on_from_its_savepoint_any_more(

@@ -15,7 +15,7 @@ from flinkray.actors.job_master import stored_checkpoints
 from flinkray.actors.shared import user_storage
 from flinkray.checkpoint.errors import CheckpointNotFoundError, StorageHangsError
 from flinkray.checkpoint.metadata import CheckpointMetadata
-from flinkray.checkpoint.storage import read_whole
+from flinkray.checkpoint.storage import find_checkpoints, read_whole
 from flinkray.core.errors import (
     JobError,
     JobExecutionError,
@@ -41,6 +41,7 @@ from flinkray.state_reader import SavepointReader
 from flinkray.streaming.records.typeinfo import TypeInformation
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 from flinkray.testing.waiting import wait_until
+from tests.datastream.portions import Portions, portions
 from tests.datastream.quick_restarts import CONFIGURATION
 from tests.datastream.rescaled import (
     COUNTERS,
@@ -91,6 +92,42 @@ def stop(
     shown = list(results)
     assert job.result(60).savepoint == stopping.result(60)
     return stopping.result(), shown
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_results_are_collected_by_the_job_that_put_them_or_by_the_one_from_its_savepoint(
+    cluster: ThreadedCluster, tmp_path: Path, is_stopped: bool
+) -> None:
+    """E2E-01: the first client has read some of them, some wait for it in the savepoint.  The
+    second job fails before it has a checkpoint of its own, and then after that.  Results came
+    twice; where the first client had read any, the second one waited for ever."""
+    first, savepoints = Portions(cluster.client, tmp_path / "first"), tmp_path / "savepoints"
+    shown = []
+    for portion in (0, 1):  # with the second one it says that it has read the first
+        first.let_out(portion)
+        shown += first.show()
+    first.let_out(2)
+    if is_stopped:
+        stopping = cluster.client.start(first.job.stop_with_savepoint_async(str(savepoints)))
+        wait_until(
+            lambda: savepoints.exists() and find_checkpoints(str(savepoints)), 60, "the savepoint"
+        )
+        first.let_out_all()
+        assert shown + list(first.results) == portions(0, 1, 2)
+        path = stopping.result(60)
+    else:
+        path = first.job.trigger_savepoint(str(savepoints), timeout=60)
+        first.let_out_all()
+        assert shown + list(first.results) == portions(0, 1, 2, 3, 4, 5)
+
+    second = Portions(cluster.client, tmp_path / "second", savepoint=path)
+    second.let_out(3)
+    cluster.crash_all("TaskProcess")
+    second.let_out(4, attempt=1)
+    shown = second.show()
+    second.let_out(5, attempt=1)
+    cluster.crash_all("TaskProcess")
+    assert shown + list(second.results) == portions(3, 4, 5)
 
 
 def test_state_is_rescaled_out_and_in(cluster: ThreadedCluster, tmp_path: Path) -> None:

@@ -413,7 +413,7 @@ def lead_astray(path: Path) -> None:
     path.symlink_to(path)
 
 
-@pytest.mark.parametrize("is_savepoint", [False, True])
+@pytest.mark.parametrize("is_foreign", [False, True])
 @pytest.mark.parametrize(
     ("harm", "cause", "is_lost"),
     [
@@ -423,7 +423,7 @@ def lead_astray(path: Path) -> None:
     ],
 )
 async def test_state_that_cannot_be_read_fails_the_task_and_the_job_if_it_is_lost(
-    harm: Callable[[Path], None], cause: str, is_lost: bool, is_savepoint: bool, tmp_path: Path
+    harm: Callable[[Path], None], cause: str, is_lost: bool, is_foreign: bool, tmp_path: Path
 ) -> None:
     """The operator and the file are named.  Where storage may be away, a restart may help: a job
     that had started from a savepoint failed for good there."""
@@ -432,7 +432,7 @@ async def test_state_that_cannot_be_read_fails_the_task_and_the_job_if_it_is_los
         (part,) = only_handle(state).parts
         assert isinstance(part.location, FileState)
         harm(Path(part.location.path))
-        await process.run(RestoredTask(1, state, is_savepoint))
+        await process.run(RestoredTask(1, state, is_foreign))
         ended = await process.ended()
         assert ended.state is ExecutionState.FAILED
         told = f"the state of operator 'counts' cannot be read: {part.location.path}: "

@@ -166,3 +166,7 @@ class CheckpointedJob(TasksUnderTest):
                     begins += " finished" if task.restored.state.is_finished else ",".join(files)
             found[self.name(attempt_id)] = begins
         return found
+
+    def restored_from_another_job(self) -> set[bool]:
+        """Whether the tasks are told that what they begin with is not the job's own."""
+        return {task.restored.is_foreign for task in self.tasks.values() if task.restored}

@@ -54,7 +54,7 @@ from flinkray.scheduler.job.job_scheduler_actions import (
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.scheduler.shared.tasks import JobInformation, TaskExecutionState, VertexInformation
-from tests.scheduler.builders import JOB, one, only, spark_vertex
+from tests.scheduler.builders import JOB, OTHER_JOB, one, only, spark_vertex
 from tests.scheduler.checkpoints import checkpointed
 from tests.scheduler.graphs import stream_vertex
 from tests.scheduler.job.checkpointed_job import (
@@ -544,6 +544,7 @@ def completed(
     )
     metadata = checkpointed.metadata(*operators, checkpoint_id=checkpoint_id)
     properties = savepoint() if is_savepoint else CHECKPOINT
+    metadata = replace(metadata, job_id=OTHER_JOB if is_savepoint else JOB)
     return CompletedCheckpoint(metadata, properties, f"/chk-{checkpoint_id}/_metadata")
 
 
@@ -628,6 +629,7 @@ def test_job_starts_from_a_savepoint() -> None:
     assert one(actions, AddRestoredSavepoint).checkpoint == given
     tasks.run()
     assert {text[:2] for text in tasks.restored().values()} == {"9:"}
+    assert tasks.restored_from_another_job() == {True}
     tasks.last_id = 9
     order, _ = tasks.orders(tasks.trigger())[0]
     assert isinstance(order, TriggerCheckpoint)
@@ -746,6 +748,7 @@ def test_job_that_does_not_end_with_its_savepoint_goes_on_from_it_as_a_whole() -
     assert error.path == "/chk-1"
     tasks.restart()
     assert tasks.restored() == {name: f"1:/chk-1/{name}" for name in ("a1", "a2", "b1", "b2")}
+    assert tasks.restored_from_another_job() == {False}
     tasks.report(list(tasks.tasks), ExecutionState.RUNNING)
     assert only(tasks.tick(), PrepareCheckpoint) != []
 
@@ -762,6 +765,7 @@ def test_job_of_which_a_task_fails_while_its_last_savepoint_is_stored_goes_on_as
     assert error.path == "/chk-1"
     tasks.restart()
     assert tasks.restored() == {name: f"1:/chk-1/{name}" for name in ("a1", "a2", "b1", "b2")}
+    assert tasks.restored_from_another_job() == {False}
     tasks.report(list(tasks.tasks), ExecutionState.RUNNING)
     assert only(tasks.tick(), PrepareCheckpoint) != []
 
