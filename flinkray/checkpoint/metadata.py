@@ -7,7 +7,7 @@ from enum import Enum
 from flinkray.checkpoint.handles import OperatorSubtaskState, StateLocation
 from flinkray.core.ids import JobID
 from flinkray.core.message import message, register
-from flinkray.core.schema import stored
+from flinkray.core.schema import stored, with_defaults
 
 
 @stored("checkpoint.SnapshotKind")
@@ -60,7 +60,31 @@ class MasterState:
     data: bytes
 
 
-@stored("checkpoint.CheckpointMetadata")
+@stored("checkpoint.CheckpointedEdge")
+@message
+class CheckpointedEdge:
+    """The way of records from one operator to another.
+
+    Handles know it by the number of the *result* among those of the chain of operators that writes
+    it, and by the number of the *gate* among those of the chain that reads it.
+    """
+
+    writer: str
+    """Id of the first operator of the chain that writes."""
+    result: int
+    reader: str
+    """Id of the first operator of the chain that reads."""
+    gate: int
+    operator_id: str
+    """Of the operator, anywhere in the chain that writes, whose output it is."""
+    output_tag: str | None
+    """Of a side output."""
+    input_index: int
+    """Which input of the reading operator it feeds."""
+    partitioner: str
+
+
+@stored("checkpoint.CheckpointMetadata", version=2, migrations={1: with_defaults})
 @message
 class CheckpointMetadata:
     """Everything that a job is restored from."""
@@ -74,3 +98,5 @@ class CheckpointMetadata:
     master_states: tuple[MasterState, ...] = ()
     flinkray_version: str = ""
     """That has written it."""
+    edges: tuple[CheckpointedEdge, ...] = ()
+    """Those that data in flight is of."""

@@ -156,7 +156,10 @@ def _vertex(
             *(data_sets[id(edge)] for edge in ways_out(graph, chain)),
             *_written_files(chain),
         ),
-        inputs=(*(_input(edge, data_sets) for edge in chain.head.inputs), *_read_files(chain)),
+        inputs=(
+            *(_input(edge, operator_ids, data_sets) for edge in chain.head.inputs),
+            *_read_files(chain),
+        ),
         operators=tuple(
             VertexOperator(operator_ids[node.id], node.name, node.uid, node.uid_hash)
             for node in chain.nodes
@@ -187,10 +190,17 @@ def _read_files(chain: Chain) -> Iterator[JobEdge]:
         yield JobEdge(head.source.data_set_id, DistributionPattern.ALL_TO_ALL)
 
 
-def _input(edge: StreamEdge, data_sets: Mapping[int, IntermediateDataSet]) -> JobEdge:
+def _input(
+    edge: StreamEdge,
+    operator_ids: Mapping[int, str],
+    data_sets: Mapping[int, IntermediateDataSet],
+) -> JobEdge:
     pointwise = edge.partitioner.pointwise
     return JobEdge(
         data_sets[id(edge)].data_set_id,
         DistributionPattern.POINTWISE if pointwise else DistributionPattern.ALL_TO_ALL,
         edge.partitioner.name,
+        operator_ids[edge.source.id],
+        edge.output_tag,
+        edge.input_index,
     )

@@ -11,6 +11,7 @@ from flinkray.checkpoint.handles import (
     TaskState,
 )
 from flinkray.checkpoint.metadata import (
+    CheckpointedEdge,
     CheckpointedOperator,
     CheckpointedSubtask,
     CheckpointMetadata,
@@ -194,17 +195,36 @@ class PendingCheckpoint:
             )
         self.phase = PendingPhase.STORING
         places = {place: attempt for attempt, place in self.plan.running.items()}
+        operators = tuple(
+            self._operator(number, vertex, index, places)
+            for number, vertex in enumerate(self.plan.vertices)
+            for index in range(len(vertex.operators))
+        )
         return CheckpointMetadata(
             self._job_id,
             self.checkpoint_id,
             self.timestamp,
             self.properties.kind,
-            tuple(
-                self._operator(number, vertex, index, places)
-                for number, vertex in enumerate(self.plan.vertices)
-                for index in range(len(vertex.operators))
-            ),
+            operators,
             tuple(MasterState(h, data) for h, data in self._hooks.items() if data is not None),
+            edges=self._edges_with_data(operators),
+        )
+
+    def _edges_with_data(
+        self, operators: tuple[CheckpointedOperator, ...]
+    ) -> tuple[CheckpointedEdge, ...]:
+        inputs: set[tuple[str, int]] = set()
+        results: set[tuple[str, int]] = set()
+        for operator in operators:
+            for subtask in operator.subtasks:
+                state, of = subtask.state, operator.operator_id
+                inputs.update((of, handle.gate) for handle in state.input_channels)
+                results.update((of, handle.gate) for handle in state.result_subpartitions)
+        return tuple(
+            edge
+            for vertex in self.plan.vertices
+            for edge in vertex.edges
+            if (edge.reader, edge.gate) in inputs or (edge.writer, edge.result) in results
         )
 
     def _operator(

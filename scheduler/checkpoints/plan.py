@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from flinkray.checkpoint.metadata import CheckpointedEdge
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import ExecutionAttemptID, JobVertexID
 from flinkray.scheduler.graph.vertex_operator import VertexOperator
@@ -44,6 +45,10 @@ class CheckpointedVertex(Protocol):
     @property
     def inputs(self) -> Sequence[VertexInput]: ...
 
+    @property
+    def edges(self) -> tuple[CheckpointedEdge, ...]:
+        """The inputs, as data in flight is known by them."""
+
     def attempt(self, subtask_index: int) -> ExecutionAttemptID:
         """The current one."""
 
@@ -70,6 +75,8 @@ class PlannedVertex:
     operators: tuple[VertexOperator, ...]
     finished: frozenset[int]
     """Subtasks that have nothing to do any more, and take no part."""
+    edges: tuple[CheckpointedEdge, ...]
+    """By which it reads others."""
 
 
 Place = tuple[int, int]
@@ -127,6 +134,7 @@ def calculate_plan(topology: CheckpointedTopology, *, allows_finished: bool) -> 
                 vertex.max_parallelism,
                 vertex.operators,
                 finished,
+                vertex.edges,
             )
         )
     if not running:

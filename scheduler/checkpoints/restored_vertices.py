@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from flinkray.checkpoint.metadata import CheckpointedEdge
 from flinkray.core.ids import JobID, JobVertexID
 from flinkray.scheduler.checkpoints.errors import StateRestoreError
 from flinkray.scheduler.graph.job_graph import DistributionPattern
@@ -24,6 +25,8 @@ class RestoredVertex:
     operators: tuple[VertexOperator, ...]
     inputs: tuple[tuple[JobVertexID, DistributionPattern], ...] = field(default=())
     """The vertices that it reads, and how."""
+    edges: tuple[CheckpointedEdge, ...] = ()
+    """The same, as data in flight is known by them."""
 
 
 def check_operator_ids(job_id: JobID, vertices: Iterable[RestoredVertex]) -> None:

@@ -16,6 +16,7 @@ from flinkray.checkpoint.handles import (
     TaskState,
 )
 from flinkray.checkpoint.metadata import (
+    CheckpointedEdge,
     CheckpointedOperator,
     CheckpointedSubtask,
     CheckpointMetadata,
@@ -55,8 +56,8 @@ class StateAssignment:
 
         Raises:
             StateRestoreError: there is state that no operator of the job has; the max parallelism
-                of an operator with keyed state does not fit it; data in flight cannot be rescaled;
-                or the job was changed around what is finished.
+                of an operator with keyed state does not fit it; data in flight cannot be rescaled,
+                or has lost its way; or the job was changed around what is finished.
         """
         self._job_id = job_id
         self._states = {operator.operator_id: operator for operator in metadata.operators}
@@ -69,6 +70,7 @@ class StateAssignment:
         """Of each vertex: the one that its state has, if it was not configured."""
         self._finished = check_finished_state(job_id, vertices, self._found)
         self._check_data_in_flight(vertices)
+        self._check_edges(metadata.edges, vertices)
         self._divided: dict[str, list[OperatorSubtaskState]] = {}
         """Operator id in the job -> states by subtask; made when they are asked for."""
 
@@ -170,6 +172,39 @@ class StateAssignment:
                         f"{producer.name!r} to {vertex.name!r}, whose parallelism can therefore not"
                         " be changed. Restore with the same parallelism, or from a savepoint",
                     )
+
+    def _check_edges(
+        self, with_data: Iterable[CheckpointedEdge], vertices: Sequence[RestoredVertex]
+    ) -> None:
+        """Data in flight is known by numbers of inputs and results, which must mean the same edges
+        as they did."""
+        known = operators_by_id(vertices)
+        edges = {edge for vertex in vertices for edge in vertex.edges}
+
+        def today(operator_id: str) -> str:
+            return known[operator_id].operator_id if operator_id in known else operator_id
+
+        for edge in with_data:
+            if edge.writer not in known and edge.reader not in known:
+                continue  # it is dropped with their state
+            wanted = replace(
+                edge,
+                writer=today(edge.writer),
+                reader=today(edge.reader),
+                operator_id=today(edge.operator_id),
+            )
+            if wanted not in edges:
+                source, target = (self._states[i] for i in (edge.operator_id, edge.reader))
+                raise StateRestoreError(
+                    self._job_id,
+                    "the checkpoint is unaligned: it has data in flight from "
+                    f"{operator_text(source.name, source.uid)} to "
+                    f"{operator_text(target.name, target.uid)}, and the job has changed around "
+                    "these: they are no longer connected as they were, they are chained to others, "
+                    "or inputs or outputs were added before this one. Restore the program as it "
+                    "was, and change it from a savepoint, which has no data in flight. Operators "
+                    "are known by their uids",
+                )
 
     def _is_rescaled(self, vertex: RestoredVertex) -> bool:
         found = (operator for operator in self._found[vertex.vertex_id] if operator is not None)

@@ -192,7 +192,7 @@ class IntermediateDataSet:
     medium: ResultMedium = ResultMedium.CHANNELS
 
 
-@stored("JobEdge")
+@stored("JobEdge", version=2, migrations={1: with_defaults})
 @message
 class JobEdge:
     """A vertex reads a data set of another one."""
@@ -201,6 +201,12 @@ class JobEdge:
     pattern: DistributionPattern
     ship_strategy: str = ""
     """For people (``HASH``, ``REBALANCE``, ...); empty: the pattern's name."""
+    operator_id: str = ""
+    """Of the chained operator whose output it is; empty: it is not known."""
+    output_tag: str | None = None
+    """Of a side output."""
+    input_index: int = 0
+    """Which input of the reading operator it feeds."""
 
 
 @stored("MasterFormat")

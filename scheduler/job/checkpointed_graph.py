@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
+from flinkray.checkpoint.metadata import CheckpointedEdge
 from flinkray.core.ids import ExecutionAttemptID, JobVertexID
 from flinkray.scheduler.checkpoints.restored_vertices import RestoredVertex
 from flinkray.scheduler.execution.execution_graph import (
@@ -63,6 +64,11 @@ class ExecutedVertex:
     def operators(self) -> tuple[VertexOperator, ...]:
         return self._vertex.vertex.operators
 
+    @property
+    def edges(self) -> tuple[CheckpointedEdge, ...]:
+        """The inputs, as data in flight is known by them."""
+        return tuple(_edges(self._vertex))
+
     def attempt(self, subtask_index: int) -> ExecutionAttemptID:
         """The current one."""
         return self._vertex.subtasks[subtask_index].current.attempt_id
@@ -84,7 +90,24 @@ class ExecutedVertex:
                 (edge.result.producer.vertex.vertex_id, edge.pattern)
                 for edge in self._vertex.inputs
             ),
+            self.edges,
         )
+
+
+def _edges(reader: ExecutionJobVertex) -> Iterator[CheckpointedEdge]:
+    for gate, (job_edge, edge) in enumerate(zip(reader.vertex.inputs, reader.inputs, strict=True)):
+        writer = edge.result.producer
+        if job_edge.operator_id:
+            yield CheckpointedEdge(
+                writer.vertex.operators[0].operator_id,
+                writer.results.index(edge.result),
+                reader.vertex.operators[0].operator_id,
+                gate,
+                job_edge.operator_id,
+                job_edge.output_tag,
+                job_edge.input_index,
+                job_edge.ship_strategy,
+            )
 
 
 class CheckpointedGraph:

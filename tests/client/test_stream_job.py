@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from flinkray.checkpoint.metadata import CheckpointedEdge
 from flinkray.client.stream_job import stream_job
 from flinkray.core.errors import JobSubmissionError
-from flinkray.datastream import RuntimeExecutionMode, StreamExecutionEnvironment
+from flinkray.core.ids import ExecutionGraphID
+from flinkray.datastream import (
+    CoMapFunction,
+    OutputTag,
+    ProcessFunction,
+    RuntimeExecutionMode,
+    StreamExecutionEnvironment,
+)
+from flinkray.scheduler.execution.execution_graph import ExecutionGraph
 from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfiguration
 from flinkray.scheduler.graph.job_graph import JobGraph, SchedulerMode
 from flinkray.scheduler.graph.validation import validate
 from flinkray.scheduler.graph.vertex_operator import VertexOperator
+from flinkray.scheduler.job.checkpointed_graph import CheckpointedGraph
 
 
 def program(
@@ -67,3 +78,64 @@ def test_vertices_that_do_what_one_subtask_must_do_for_all_say_so() -> None:
     wider = replace(graph.vertices[0], parallelism=2)
     with pytest.raises(JobSubmissionError, match="its parallelism must be 1"):
         validate(replace(graph, vertices=(wider, *graph.vertices[1:])))
+
+
+LATE: OutputTag[int] = OutputTag("late")
+
+
+def edges_of(*branches: str) -> list[CheckpointedEdge]:
+    """Of a program in which each branch reads the end of one chain, as checkpoints know them; with
+    names in place of ids."""
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
+    split = env.from_sequence(1, 9).name("source").map(lambda x: x).process(_Silent())
+    split.name("split")
+    for name in branches:
+        late = split.get_side_output(LATE) if name == "late" else split
+        late.key_by(lambda x: x).reduce(lambda x, y: x + y).name(name).print().name("sink")
+    graph = stream_job(env.get_stream_graph())
+    names = {o.operator_id: o.name for vertex in graph.vertices for o in vertex.operators}
+    vertices = CheckpointedGraph(ExecutionGraph(graph, ExecutionGraphID.generate(), 0), ()).vertices
+    return [
+        replace(
+            edge,
+            writer=names[edge.writer],
+            reader=names[edge.reader],
+            operator_id=names[edge.operator_id],
+        )
+        for vertex in vertices
+        for edge in vertex.edges
+    ]
+
+
+def test_checkpoints_know_edges_by_both_ends_and_their_numbers_there() -> None:
+    """SA-12: a branch in front of another one changes the number of the other's result."""
+    slow = CheckpointedEdge("source", 0, "slow", 0, "split", None, 0, "HASH")
+    late = replace(slow, result=1, reader="late", output_tag="late")
+    assert edges_of("slow", "late") == [slow, late]
+    assert edges_of("new", "slow") == [replace(slow, reader="new"), replace(slow, result=1)]
+
+
+def test_checkpoints_know_which_input_of_an_operator_an_edge_feeds() -> None:
+    """SA-12"""
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(1)
+    one, other = env.from_sequence(1, 9), env.from_sequence(1, 9)
+    both = other.union(env.from_sequence(1, 9))
+    one.connect(both).map(_Same()).print()
+    graph = stream_job(env.get_stream_graph())
+    vertices = CheckpointedGraph(ExecutionGraph(graph, ExecutionGraphID.generate(), 0), ()).vertices
+    edges = [edge for vertex in vertices for edge in vertex.edges]
+    assert [(edge.gate, edge.input_index) for edge in edges] == [(0, 0), (1, 1), (2, 1)]
+    assert [edge.writer for edge in edges] == [v.operators[0].operator_id for v in vertices[:3]]
+
+
+class _Silent(ProcessFunction[Any, Any]):
+    def process_element(self, value: int, ctx: Any) -> None:
+        pass
+
+
+class _Same(CoMapFunction[Any, Any, Any]):
+    def map1(self, value: int) -> int:
+        return value
+
+    def map2(self, value: int) -> int:
+        return value

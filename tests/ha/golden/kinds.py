@@ -25,6 +25,7 @@ from flinkray.checkpoint.handles import (
 )
 from flinkray.checkpoint.keyed_state_format import KeyedStateHeader, StoredColumns, StoredTable
 from flinkray.checkpoint.metadata import (
+    CheckpointedEdge,
     CheckpointedOperator,
     CheckpointedSubtask,
     CheckpointMetadata,
@@ -121,7 +122,9 @@ def streaming_job() -> StoredJob:
         slot_sharing_group="sinks",
         co_location_group="together",
         inputs=(
-            JobEdge(pipelined.data_set_id, DistributionPattern.ALL_TO_ALL, "HASH"),
+            JobEdge(
+                pipelined.data_set_id, DistributionPattern.ALL_TO_ALL, "HASH", "ab" * 16, "late", 1
+            ),
             JobEdge(bounded.data_set_id, DistributionPattern.POINTWISE),
         ),
     )
@@ -314,8 +317,9 @@ def checkpoint_metadata(kind: SnapshotKind) -> CheckpointMetadata:
         "cd" * 16, "source", None, 1, 128, (CheckpointedSubtask(0, OperatorSubtaskState(), True),)
     )
     hook = MasterState("a hook", b"opaque state")
+    edge = CheckpointedEdge("cd" * 16, 1, "ab" * 16, 0, "cd" * 16, "late", 1, "HASH")
     return CheckpointMetadata(
-        JOB, 7, 1_700_000_000_250, kind, (running, finished), (hook,), "0.9.0"
+        JOB, 7, 1_700_000_000_250, kind, (running, finished), (hook,), "0.9.0", (edge,)
     )
 
 

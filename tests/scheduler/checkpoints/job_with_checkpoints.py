@@ -13,6 +13,7 @@ from flinkray.checkpoint.handles import (
     OperatorSubtaskState,
     TaskState,
 )
+from flinkray.checkpoint.metadata import CheckpointedEdge
 from flinkray.core.ids import ExecutionAttemptID, ExecutionVertexID, JobVertexID
 from flinkray.scheduler.checkpoints.actions import (
     CheckpointAction,
@@ -63,6 +64,7 @@ class Vertex:
     states: list[ExecutionState] = field(default_factory=list)
     attempts: list[int] = field(default_factory=list)
     max_parallelism: int = 128
+    edges: tuple[CheckpointedEdge, ...] = ()
 
     def __post_init__(self) -> None:
         self.states = [ExecutionState.RUNNING] * self.parallelism

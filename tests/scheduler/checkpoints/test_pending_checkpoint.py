@@ -6,8 +6,18 @@ from collections.abc import Callable
 
 import pytest
 
-from flinkray.checkpoint.handles import InlineState, OperatorSubtaskState, TaskState
-from flinkray.checkpoint.metadata import CheckpointedSubtask, MasterState, SnapshotKind
+from flinkray.checkpoint.handles import (
+    ChannelStateHandle,
+    InlineState,
+    OperatorSubtaskState,
+    TaskState,
+)
+from flinkray.checkpoint.metadata import (
+    CheckpointedEdge,
+    CheckpointedSubtask,
+    MasterState,
+    SnapshotKind,
+)
 from flinkray.core.errors import IllegalTransitionError
 from flinkray.scheduler.checkpoints.pending_checkpoint import (
     Acknowledgement,
@@ -69,6 +79,25 @@ def test_it_is_fully_acknowledged_by_tasks_coordinators_and_hooks() -> None:
     assert (a.coordinator, a.subtasks) == (InlineState(b"c"), ())
     assert b.subtasks == (CheckpointedSubtask(0, state("b", "f").operators["b"]),)
     assert (b.operator_id, b.parallelism, b.max_parallelism) == ("b", 1, 128)
+
+
+@pytest.mark.parametrize(
+    ("of", "in_flight"),
+    [
+        ("a", OperatorSubtaskState(result_subpartitions=(ChannelStateHandle(1, 0, file("f")),))),
+        ("b", OperatorSubtaskState(input_channels=(ChannelStateHandle(3, 0, file("f")),))),
+    ],
+)
+def test_it_says_which_edges_data_in_flight_is_of(of: str, in_flight: OperatorSubtaskState) -> None:
+    """SA-12: be it in the result of the one end, or in the gate of the other."""
+    topology = Topology()
+    edges = [CheckpointedEdge("a", n, "b", 2 + n, "a", None, n, "HASH") for n in range(3)]
+    topology.vertices[1].edges = tuple(edges)
+    checkpoint = pending(topology)
+    for vertex, attempt in zip("ab", topology.attempts, strict=True):
+        given = TaskState({vertex: in_flight}) if vertex == of else None
+        checkpoint.acknowledge_task(attempt, given)
+    assert checkpoint.finalize().edges == (edges[1],)
 
 
 def test_a_second_acknowledgement_is_a_duplicate_and_of_others_unknown() -> None:

@@ -15,7 +15,7 @@ from flinkray.checkpoint.handles import (
     OperatorSubtaskState,
     TaskState,
 )
-from flinkray.checkpoint.metadata import CheckpointMetadata
+from flinkray.checkpoint.metadata import CheckpointedEdge, CheckpointMetadata
 from flinkray.core.key_groups import NO_KEY_GROUPS, KeyGroupRange, owner_of
 from flinkray.scheduler.checkpoints.errors import StateRestoreError
 from flinkray.scheduler.checkpoints.restored_vertices import RestoredVertex
@@ -326,3 +326,67 @@ def test_vertices_that_data_in_flight_does_not_touch_may_be_rescaled() -> None:
     given = assign(checkpoint, *vertices).of_subtask(vertex_id("c"), 0)
     assert given is not None
     assert len(given.operators["c"].operator_state) == 2
+
+
+EDGE = CheckpointedEdge("a", 0, "b", 0, "m", None, 0, "HASH")
+"""From the chain of a and m to b."""
+
+
+def on_its_way(*edges: CheckpointedEdge) -> CheckpointMetadata:
+    """Data in flight of these edges."""
+    a, m, b = (operator(name, [state]) for name, state in zip("amb", IN_CHAIN, strict=True))
+    return replace(metadata(a, replace(m, uid="map"), replace(b, uid="slow")), edges=edges)
+
+
+IN_CHAIN = (WITH_OUTPUT, NOTHING, WITH_INPUT)
+WRITER = vertex("a", 1, VertexOperator("a", "a"), VertexOperator("m", "m"))
+
+
+def reader(*edges: CheckpointedEdge, uid_hash: str | None = None) -> RestoredVertex:
+    own = (VertexOperator("b" if uid_hash is None else edges[0].reader, "b", uid_hash=uid_hash),)
+    return replace(vertex("b", 1, *own, inputs="a"), edges=edges)
+
+
+@pytest.mark.parametrize(
+    "edge",
+    [
+        pytest.param(replace(EDGE, result=1), id="an output was added before"),
+        pytest.param(replace(EDGE, gate=1), id="an input was added before"),
+        pytest.param(replace(EDGE, writer="m"), id="the writing chain begins elsewhere"),
+        pytest.param(replace(EDGE, reader="c"), id="another operator reads it"),
+        pytest.param(replace(EDGE, operator_id="a"), id="another operator of the chain writes it"),
+        pytest.param(replace(EDGE, output_tag="late"), id="another output of the operator"),
+        pytest.param(replace(EDGE, input_index=1), id="another input of the reader"),
+        pytest.param(replace(EDGE, partitioner="REBALANCE"), id="it is divided otherwise"),
+    ],
+)
+def test_data_in_flight_of_an_edge_that_is_no_longer_as_it_was_is_refused(
+    edge: CheckpointedEdge,
+) -> None:
+    """SA-12"""
+    text = refusal(on_its_way(EDGE), WRITER, reader(edge))
+    assert "from 'm' (uid 'map') to 'b' (uid 'slow')" in text
+    assert "savepoint" in text
+
+
+def test_other_edges_than_those_with_data_in_flight_may_come_and_go() -> None:
+    """SA-12"""
+    gone, new = replace(EDGE, result=1, gate=1), replace(EDGE, result=1, gate=1, output_tag="late")
+    given = assign(on_its_way(EDGE), WRITER, reader(EDGE, new))
+    assert given.of_subtask(vertex_id("b"), 0) == TaskState({"b": WITH_INPUT})
+    assert refusal(on_its_way(EDGE, gone), WRITER, reader(EDGE, new))
+
+
+def test_operators_of_edges_are_found_by_the_ids_that_the_author_has_set() -> None:
+    """SA-08, SA-12"""
+    moved = reader(replace(EDGE, reader="generated"), uid_hash="b")
+    given = assign(on_its_way(EDGE), WRITER, moved).of_subtask(vertex_id("b"), 0)
+    assert given == TaskState({"generated": WITH_INPUT})
+
+
+def test_data_in_flight_is_dropped_with_the_state_of_both_ends_but_not_of_one() -> None:
+    """SA-12"""
+    checkpoint = on_its_way(EDGE)
+    assert len(assign(checkpoint, vertex("c", 1), allow=True).not_restored) == 2
+    assert "in flight" in refusal(checkpoint, WRITER, allow=True)
+    assert "in flight" in refusal(checkpoint, vertex("b", 1), allow=True)
