@@ -20,8 +20,10 @@ from flinkray.state.descriptors import StateDescriptor
 from flinkray.state.errors import StateMigrationError
 from flinkray.state.value_columns import ValueColumn
 from flinkray.state.value_encoding import (
+    EntryChange,
     RecordForm,
-    RowNames,
+    RowChange,
+    TypeChange,
     UnreadableValuesError,
     ValueDecoder,
     ValueEncoder,
@@ -70,7 +72,7 @@ class StateSerializer:
         self._name = descriptor.name
         expires = descriptor.ttl_config is not None
         self._declared: str | None = _declaration(descriptor, expires)
-        self._rows: dict[str | None, RowNames] = {}
+        self._changes: dict[str | None, TypeChange | None] = {}
         """By how the state was declared."""
 
     @classmethod
@@ -101,7 +103,7 @@ class StateSerializer:
         try:
             for form in stored_as.values:
                 record_type_named(form.name).change(form)
-            self._rows_of(stored_as.declared)
+            self._change_from(stored_as.declared)
         except StateMigrationError as error:
             raise self._error(str(error)) from error
 
@@ -137,8 +139,9 @@ class StateSerializer:
         try:
             for element in elements:
                 for declared, *columns in unpack(element):
-                    decoder = self._decoder(declared)
-                    read.append(tuple(decoder.decode(column)[0] for column in columns))
+                    decoders = self._decoders(declared, len(columns))
+                    parts = zip(decoders, columns, strict=True)
+                    read.append(tuple(decoder.decode(column)[0] for decoder, column in parts))
         except (StateMigrationError, UnreadableValuesError) as error:
             raise self._error(str(error)) from error
         return read
@@ -160,12 +163,19 @@ class StateSerializer:
             raise self._error(str(error)) from error
 
     def _decoder(self, declared: str | None) -> ValueDecoder:
-        return ValueDecoder(self._rows_of(declared))
+        return ValueDecoder(self._change_from(declared))
 
-    def _rows_of(self, declared: str | None) -> RowNames:
-        if declared not in self._rows:
-            self._rows[declared] = _migration(declared, self._declared)
-        return self._rows[declared]
+    def _decoders(self, declared: str | None, number: int) -> list[ValueDecoder]:
+        """Of the one part of an element, or of key and value of an entry."""
+        change = self._change_from(declared)
+        if isinstance(change, EntryChange):
+            return [ValueDecoder(change.key), ValueDecoder(change.value)]
+        return [ValueDecoder(change)] * number
+
+    def _change_from(self, declared: str | None) -> TypeChange | None:
+        if declared not in self._changes:
+            self._changes[declared] = _migration(declared, self._declared)
+        return self._changes[declared]
 
     def _error(self, text: str) -> StateMigrationError:
         return StateMigrationError(f"state {self._name!r}: {text}")
@@ -288,8 +298,8 @@ def _described(type_info: Any) -> Any:
     return None if text == object.__repr__(type_info) else text
 
 
-def _migration(was: str | None, now: str | None) -> RowNames:
-    """Which rows get other fields.
+def _migration(was: str | None, now: str | None) -> TypeChange | None:
+    """Which rows get other fields, and where in the type; None: none do.
 
     Raises:
         StateMigrationError: the types do not fit.
@@ -306,29 +316,38 @@ def _migration(was: str | None, now: str | None) -> RowNames:
             else ("without time to live, and is asked for with it")
         )
         raise StateMigrationError(f"it was stored {how}; give the state another name")
-    rows: dict[frozenset[str], tuple[str, ...]] = {}
-    _compare(before.get("type"), after.get("type"), rows)
-    return rows
+    return _change(before.get("type"), after.get("type"))
 
 
-def _compare(was: Any, now: Any, rows: dict[frozenset[str], tuple[str, ...]]) -> None:
+def _change(was: Any, now: Any) -> TypeChange | None:
     if was is None or now is None or was == now:
-        return
+        return None
     if isinstance(was, dict) and isinstance(now, dict) and was.keys() == now.keys():
         if "row" in was:
-            before, after = dict(was["row"]), dict(now["row"])
-            for name, kind in before.items():
-                _compare(kind, after.get(name), rows)
-            rows[frozenset(before)] = tuple(after)
-            return
-        if len(was["of"]) == len(now["of"]):
-            for one, other in zip(was["of"], now["of"], strict=True):
-                _compare(one, other, rows)
-            return
+            return _row_change(was["row"], now["row"])
+        if len(was["of"]) == len(now["of"]) == 2:
+            (key_was, value_was), (key_now, value_now) = was["of"], now["of"]
+            return EntryChange(_change(key_was, key_now), _change(value_was, value_now))
     raise StateMigrationError(
         f"it was stored as {_text(was)} and is asked for as {_text(now)}; give the state another "
         "name, or the type that it had"
     )
+
+
+def _row_change(was: list[Any], now: list[Any]) -> RowChange:
+    """Fields are known by their names, but for those of a type that has none."""
+    before, after = [name for name, _ in was], [name for name, _ in now]
+    if _has_names(before) == _has_names(after):
+        places = [before.index(name) if name in before else None for name in after]
+    else:
+        places = [place if place < len(before) else None for place in range(len(after))]
+    kinds = {place: kind for place, (_, kind) in zip(places, now, strict=True)}
+    fields = [_change(kind, kinds.get(place)) for place, (_, kind) in enumerate(was)]
+    return RowChange(tuple(before), tuple(after), tuple(places), tuple(fields))
+
+
+def _has_names(fields: list[str]) -> bool:
+    return fields != [f"f{place}" for place in range(len(fields))]
 
 
 def _text(kind: Any) -> str:

@@ -629,8 +629,45 @@ class _Column:
 
 # --- reading ----------------------------------------------------------------------------------
 
-RowNames = Mapping[frozenset[str], tuple[str, ...]]
-"""The fields of rows as they were declared, in any order, and as they are declared now."""
+
+@dataclasses.dataclass(frozen=True)
+class RowChange:
+    """Rows at one place of a declared type get other fields.
+
+    Rows with names are known by the names, in any order; rows by position have the declared order.
+    """
+
+    was: tuple[str, ...]
+    now: tuple[str, ...]
+    places: tuple[int | None, ...]
+    """For each field of now its place among those that were; None: it is new."""
+    fields: tuple[TypeChange | None, ...]
+    """For each field that was: what changes in its values."""
+
+    def fits(self, form: RecordForm) -> bool:
+        """Whether rows of that form are such as were declared."""
+        shown = [name for name in form.fields if not name.startswith(HIDDEN)]
+        if form.name == ROWS_BY_POSITION:
+            return len(shown) == len(self.was)
+        return form.name == NAMED_ROWS and set(shown) == set(self.was)
+
+
+@dataclasses.dataclass(frozen=True)
+class EntryChange:
+    """What changes in the keys, and in the values, of a state that is a map."""
+
+    key: TypeChange | None
+    value: TypeChange | None
+
+
+TypeChange = RowChange | EntryChange
+"""Between how the type of values was declared and how it is declared now."""
+
+NAMED_ROWS, ROWS_BY_POSITION = "Row", "Row by position"
+"""Names of forms whose fields are declared with the state."""
+HIDDEN = "$"
+"""What names of fields begin with that belong to the form and not to its declaration; they come
+last."""
 
 
 class UnreadableValuesError(StateError):
@@ -641,12 +678,12 @@ class ValueDecoder:
     """Reads columns.
 
     Args:
-        rows: fields of rows that are to be other ones.
+        change: what is declared in another way now.
         exactly: what would have to be migrated is an error.
     """
 
-    def __init__(self, rows: RowNames | None = None, exactly: bool = False) -> None:
-        self._rows = rows or {}
+    def __init__(self, change: TypeChange | None = None, exactly: bool = False) -> None:
+        self._change = change
         self._exactly = exactly
 
     def decode(self, column: Any) -> list[Any]:
@@ -660,16 +697,16 @@ class ValueDecoder:
             forms = [RecordForm(name, tuple(fields)) for name, *fields in column[0]]
             if self._exactly:
                 check_unchanged(forms)
-            return self._decode(column[1], forms)
+            return self._decode(column[1], forms, self._change)
         except (ValueError, TypeError, IndexError, KeyError, StopIteration) as error:
             raise UnreadableValuesError(f"these are no values: {error!r}") from error
 
-    def _decode(self, node: Node, forms: list[RecordForm]) -> list[Any]:
+    def _decode(self, node: Node, forms: list[RecordForm], change: TypeChange | None) -> list[Any]:
         kind = node[0]
         if kind == _PLAIN:
             plain: list[Any] = node[1]
             return plain
-        read = partial(self._decode, forms=forms)
+        read = partial(self._decode, forms=forms, change=change)
         if kind == _UNION:
             columns = [iter(read(column)) for column in node[2]]
             return [next(columns[place]) for place in node[1]]
@@ -683,35 +720,42 @@ class ValueDecoder:
             return [make(islice(parts, length)) for length in node[2]]
         if kind == _MAPS:
             make_map = _MAPS_BY_NAME[node[1]]
-            pairs = zip(read(node[3]), read(node[4]), strict=True)
+            of_key = of_value = change
+            if isinstance(change, EntryChange):
+                of_key, of_value = change.key, change.value
+            keys, contents = read(node[3], change=of_key), read(node[4], change=of_value)
+            pairs = zip(keys, contents, strict=True)
             return [make_map(islice(pairs, length)) for length in node[2]]
         if kind == _SCALARS:
             return list(map(_SCALARS_BY_NAME[node[1]], read(node[2])))
         if kind == _RECORDS:
-            return self._records(forms[node[1]], node[2], list(map(read, node[3])))
+            return self._records(node, forms, change)
         if kind == _PICKLED:
             return _unpickled(node[2])
         if kind == _ARRAY:
             return decode_array(*node[1:])
         raise ValueError(f"there is no column of kind {kind}")
 
-    def _records(self, form: RecordForm, number: int, columns: list[list[Any]]) -> list[Any]:
-        shown = [name for name in form.fields if not name.startswith(HIDDEN)]
-        names = self._rows.get(frozenset(shown)) if form.name in ROWS else None
-        if names is not None:
-            names = (*names, *form.fields[len(shown) :])
-            found = dict(zip(form.fields, columns, strict=True))
-            nothing = [None] * number
-            columns = [found.get(name, nothing) for name in names]
-            form = RecordForm(form.name, names)
+    def _records(self, node: Node, forms: list[RecordForm], change: TypeChange | None) -> list[Any]:
+        _, which, number, nodes = node
+        form = forms[which]
+        if not isinstance(change, RowChange) or not change.fits(form):
+            # what is in other rows than were declared is not known
+            below = None if form.name in (NAMED_ROWS, ROWS_BY_POSITION) else change
+            columns = [self._decode(it, forms, below) for it in nodes]
+            return record_type_named(form.name).values(form, columns, number)
+        size, is_named = len(change.was), form.name == NAMED_ROWS
+        by_name = dict(zip(form.fields if is_named else change.was, nodes, strict=False))
+        columns = [
+            [None] * number
+            if place is None
+            else self._decode(by_name[change.was[place]], forms, change.fields[place])
+            for place in change.places
+        ]
+        columns += (self._decode(it, forms, None) for it in nodes[size:])
+        names = change.now if is_named else tuple(map(str, range(len(change.now))))
+        form = RecordForm(form.name, (*names, *form.fields[size:]))
         return record_type_named(form.name).values(form, columns, number)
-
-
-ROWS = frozenset({"Row"})
-"""Names of forms whose fields are declared with the state."""
-HIDDEN = "$"
-"""What names of fields begin with that belong to the form and not to its declaration; they come
-last."""
 
 
 def _unpickled(data: bytes) -> list[Any]:

@@ -218,6 +218,103 @@ def test_fields_of_declared_rows_come_and_go() -> None:
     )
 
 
+def ints(*names: str) -> Any:
+    return row_type(**dict.fromkeys(names, Types.INT()))
+
+
+def test_rows_of_the_same_names_are_changed_each_in_its_place() -> None:
+    """OS-09: what is declared of one is not done to the other."""
+    was = row_type(l=ints("a", "b"), r=ints("a", "b"), z=ints("a", "b"))
+    value = Row(l=Row(a=1, b=2), r=Row(a=3, b=4), z=Row(a=5, b=6))
+    now = row_type(z=ints("a", "b"), l=ints("a", "b", "c"), r=ints("b"))
+    row = restored(stored("k", value, of(was)), "k", of(now))
+    assert row == Row.of(
+        ["z", "l", "r"], [Row(a=5, b=6), Row(a=1, b=2, c=None), Row.of(["b"], [4])]
+    )
+
+
+def test_rows_in_rows_of_the_same_names_are_told_apart() -> None:
+    """OS-09"""
+    was = row_type(a=Types.INT(), b=ints("a", "b"))
+    value = Row(a=1, b=Row(a=5, b=6))
+    outer = restored(stored("k", value, of(was)), "k", of(row_type(b=ints("a", "b"))))
+    assert outer == Row(b=Row(a=5, b=6))
+    inner = row_type(a=Types.INT(), b=ints("a"))
+    assert restored(stored("k", value, of(was)), "k", of(inner)) == Row(a=1, b=Row(a=5))
+
+
+def test_rows_in_values_of_which_nothing_is_declared_stay_as_they_are() -> None:
+    """OS-09"""
+    anything = Types.PICKLED_BYTE_ARRAY()
+    was, now = row_type(a=anything, b=Types.INT()), row_type(a=anything)
+    value = Row(a=[Row(a=1, b=2)], b=3)
+    assert restored(stored("k", value, of(was)), "k", of(now)) == Row(a=[Row(a=1, b=2)])
+    other = Row(x=Row(a=1, b=2))
+    assert restored(stored("k", other, of(was)), "k", of(now)) == other
+
+
+def test_rows_by_position_have_the_order_in_which_they_were_declared() -> None:
+    """OS-09"""
+    snapshot = stored("k", Row(1, Row(2, 3)), of(row_type(x=Types.INT(), y=ints("a", "b"))))
+    now = row_type(y=ints("c", "b"), new=Types.INT(), x=Types.INT())
+    assert restored(snapshot, "k", of(now)) == Row(Row(None, 3), None, 1)
+    assert restored(snapshot, "k", of(row_type(x=Types.INT()))) == Row(1)
+    deleted = stored("k", Row.of_kind(RowKind.DELETE, 1, 2), of(ints("x", "y")))
+    assert restored(deleted, "k", of(ints("y"))) == Row.of_kind(RowKind.DELETE, 2)
+    others = stored("k", Row(1, 2, 3), of(ints("x", "y")))
+    assert restored(others, "k", of(ints("y", "x"))) == Row(1, 2, 3)
+
+
+def test_fields_that_get_names_are_known_by_their_position() -> None:
+    """OS-09"""
+    unnamed = Types.ROW([Types.INT(), Types.STRING()])
+    named = row_type(x=Types.INT(), y=Types.STRING())
+    longer = row_type(x=Types.INT(), y=Types.STRING(), z=Types.INT())
+    assert restored(stored("k", Row(1, "a"), of(unnamed)), "k", of(named)) == Row(1, "a")
+    assert restored(stored("k", Row(1, "a"), of(unnamed)), "k", of(longer)) == Row(1, "a", None)
+    assert restored(stored("k", Row(1, "a"), of(named)), "k", of(unnamed)) == Row(1, "a")
+    other = row_type(x=Types.STRING(), y=Types.INT())
+    with pytest.raises(StateMigrationError, match="stored as Integer and is asked for as String"):
+        restored(stored("k", Row(1, "a"), of(unnamed)), "k", of(other))
+
+
+@pytest.mark.parametrize("expires", [False, True])
+def test_rows_in_the_keys_of_a_map_are_no_rows_of_its_values(expires: bool) -> None:
+    """OS-09"""
+    was: Any = MapStateDescriptor("state", ints("a", "b"), ints("a", "b"))
+    now: Any = MapStateDescriptor("state", ints("a", "b"), ints("b", "c"))
+    if expires:
+        for descriptor in (was, now):
+            descriptor.enable_time_to_live(StateTtlConfig.new_builder(100).build())
+    backend, again = make_backend(now=lambda: 0), make_backend(now=lambda: 0)
+    state = backend.state(was)
+    backend.context.key = "k"
+    state.put(Row(a=1, b=2), Row(a=3, b=4))
+    again.restore([backend.snapshot()])
+    migrated = again.state(now)
+    again.context.key = "k"
+    assert list(migrated.items()) == [(Row(a=1, b=2), Row(b=4, c=None))]
+
+
+@pytest.mark.parametrize("expires", [False, True])
+def test_rows_in_lists_get_the_fields_of_today(expires: bool) -> None:
+    """OS-09"""
+    was: Any = ListStateDescriptor("state", ints("a", "b"))
+    now: Any = ListStateDescriptor("state", ints("b"))
+    if expires:
+        for descriptor in (was, now):
+            descriptor.enable_time_to_live(StateTtlConfig.new_builder(100).build())
+    backend, again = make_backend(now=lambda: 0), make_backend(now=lambda: 0)
+    state = backend.state(was)
+    backend.context.key = "k"
+    state.add(Row(a=1, b=2))
+    state.add(Row(3, 4))
+    again.restore([backend.snapshot()])
+    migrated = again.state(now)
+    again.context.key = "k"
+    assert list(migrated.get()) == [Row(b=2), Row(4)]
+
+
 @pytest.mark.parametrize(
     ("was", "now"),
     [
@@ -349,3 +446,23 @@ def test_types_that_only_pickle_covers_are_in_the_snapshot() -> None:
     assert together is not None
     pickled = together.states["state"].serializer.pickled
     assert pickled == ("builtins.type", f"{__name__}.Defaults")
+
+
+def test_rows_in_entries_of_broadcast_state_are_changed_each_in_its_place() -> None:
+    """OS-09"""
+    was: Any = MapStateDescriptor("state", ints("a", "b"), ints("a", "b"))
+    now: Any = MapStateDescriptor("state", ints("a", "b"), ints("b"))
+    snapshot = of_operator(lambda b: b.broadcast_state(was).put(Row(a=1, b=2), Row(a=3, b=4)))
+    backend = OperatorStateBackend()
+    backend.restore([snapshot])
+    assert list(backend.broadcast_state(now).items()) == [(Row(a=1, b=2), Row(b=4))]
+
+
+def test_rows_in_elements_of_operator_state_get_the_fields_of_today() -> None:
+    """OS-09"""
+    was: Any = ListStateDescriptor("state", ints("a", "b"))
+    now: Any = ListStateDescriptor("state", ints("b"))
+    snapshot = of_operator(lambda b: b.list_state(was).add(Row(a=1, b=2)))
+    backend = OperatorStateBackend()
+    backend.restore([snapshot])
+    assert list(backend.list_state(now).get()) == [Row(b=2)]

@@ -9,6 +9,8 @@ from typing import Any
 from flinkray.core.values import IMMUTABLE
 from flinkray.state.value_encoding import (
     HIDDEN,
+    NAMED_ROWS,
+    ROWS_BY_POSITION,
     RecordForm,
     RecordType,
     register_record_type,
@@ -217,15 +219,13 @@ _KIND = f"{HIDDEN}kind"
 class _StoredRows(RecordType):
     """Rows with names, and rows by position."""
 
-    NAMED, BY_POSITION = "Row", "Row by position"
-
     def form_of(self, value: Row) -> RecordForm:
         fields, places = value._fields, range(len(value._values))
         is_named = fields is not None and len(fields) == len(places)
         names = tuple(fields) if fields is not None and is_named else tuple(map(str, places))
         if value._row_kind is not RowKind.INSERT:
             names = (*names, _KIND)
-        return RecordForm(self.NAMED if is_named else self.BY_POSITION, names)
+        return RecordForm(NAMED_ROWS if is_named else ROWS_BY_POSITION, names)
 
     def columns(self, form: RecordForm, values: Sequence[Row]) -> list[Sequence[Any]]:
         columns: list[Sequence[Any]] = [
@@ -245,7 +245,7 @@ class _StoredRows(RecordType):
             place = names.index(_KIND)
             kinds = columns[place]
             names, columns = names[:place], columns[:place]
-        fields = names if form.name == self.NAMED else None
+        fields = names if form.name == NAMED_ROWS else None
         parts = zip(*columns, strict=True) if columns else ((),) * number
         rows = [Row.of(fields, list(values)) for values in parts]
         for row, kind in zip(rows, kinds, strict=False):
@@ -253,7 +253,7 @@ class _StoredRows(RecordType):
         return rows
 
 
-register_record_type(Row, _StoredRows(), _StoredRows.NAMED, _StoredRows.BY_POSITION)
+register_record_type(Row, _StoredRows(), NAMED_ROWS, ROWS_BY_POSITION)
 
 
 def pack_rows(rows: Sequence[Any]) -> tuple[Any, ...] | None:
