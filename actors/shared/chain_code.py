@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import cloudpickle  # not Ray's copy: records in channels use this one, and classes must be the same
 
 from flinkray.core import cloud_pickle
 from flinkray.spark.user_code import dump_function, rebuild, user_modules_by_value
+from flinkray.state.program_classes import Classes, bring_classes
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.program.chain_builder import unpicklable_operator
 from flinkray.streaming.program.chain_plan import ChainPlan
@@ -32,10 +33,19 @@ _UNPICKLABLE = (TypeError, AttributeError, pickle.PicklingError, RecursionError)
 
 
 class ChainCode:
-    """A pickled plan: each subtask unpickles one of its own."""
+    """A pickled plan: each subtask unpickles one of its own.
 
-    def __init__(self, plan: bytes) -> None:
+    Args:
+        classes: pickled, of all chains of the job: state and records have them, too, where the
+            functions of this chain do not.
+    """
+
+    _classes = b""
+    """Of a job that was submitted by a version that sent none."""
+
+    def __init__(self, plan: bytes, classes: bytes) -> None:
         self._plan = plan
+        self._classes = classes
 
     def load(self) -> ChainPlan:
         """A new copy.
@@ -48,15 +58,37 @@ class ChainCode:
         return plan
 
     def __call__(self, run: Callable[[ChainPlan], None]) -> None:
+        if self._classes:
+            bring_classes(self._classes, rebuild)
         run(self.load())
 
 
-def dump_chain(plan: ChainPlan) -> bytes:
-    """What a vertex's invokable holds.
+def dump_chains(plans: Sequence[ChainPlan]) -> list[bytes]:
+    """What the invokables of a job's vertices hold.
 
     Raises:
         StreamError: some operator cannot be sent; the text names it and what it refers to.
     """
+    dumped = [_dump_plan(plan) for plan in plans]
+    named = _named(kind for _, of_plan in dumped for kind in of_plan)
+    with user_modules_by_value(cloudpickle):
+        classes = cloud_pickle.dumps(named)
+    return [dump_function(ChainCode(plan, classes)) for plan, _ in dumped]
+
+
+def _named(classes: Iterable[type]) -> Classes:
+    """Without those that are called as another one is: of a function that has run twice.  Those of
+    functions, sources and sinks are no values, and may refer to large ones."""
+    named: dict[str, type | None] = {}
+    for kind in classes:
+        if any(base.__module__.startswith("flinkray.") for base in kind.__mro__):
+            continue
+        name = f"{kind.__module__}:{kind.__qualname__}"
+        named[name] = kind if named.get(name, kind) is kind else None
+    return {name: kind for name, kind in named.items() if kind is not None}
+
+
+def _dump_plan(plan: ChainPlan) -> tuple[bytes, list[type]]:
     for operator in plan.operators:
         if _lives_with_client(operator.operator):
             raise StreamError(
@@ -66,10 +98,9 @@ def dump_chain(plan: ChainPlan) -> bytes:
             )
     try:
         with user_modules_by_value(cloudpickle):
-            payload: bytes = cloud_pickle.dumps(plan)
+            return cloud_pickle.dumps_with_classes(plan)
     except _UNPICKLABLE as error:
         raise _name_culprit(plan, error) from error
-    return dump_function(ChainCode(payload))
 
 
 def _lives_with_client(operator: Any) -> bool:

@@ -11,7 +11,7 @@ from flinkray.actors.shared.chain_code import (
     EPOCHS_OF,
     PRINTED_LINES,
     TO_LOG,
-    dump_chain,
+    dump_chains,
 )
 from flinkray.client.savepoint_locations import absolute_location
 from flinkray.core.config import Configuration
@@ -36,7 +36,7 @@ from flinkray.scheduler.graph.job_graph import (
 from flinkray.scheduler.graph.validation import validate
 from flinkray.scheduler.graph.vertex_operator import VertexOperator
 from flinkray.streaming.operators.source import SourceOperator
-from flinkray.streaming.program.chain_plan import plan_chain, ways_out
+from flinkray.streaming.program.chain_plan import ChainPlan, plan_chain, ways_out
 from flinkray.streaming.program.graph import Chain, StreamEdge, StreamGraph
 from flinkray.streaming.sinks.committer_operator import CommitterOperator
 from flinkray.streaming.sinks.result_files import ResultFilesOperator
@@ -112,8 +112,10 @@ def stream_vertices(
     for chain in chains:
         for edge in ways_out(graph, chain):
             data_sets[id(edge)] = IntermediateDataSet(IntermediateDataSetID.generate(), result_type)
+    plans = [plan_chain(graph, chain) for chain in chains]
     return tuple(
-        _vertex(owner, graph, chain, operator_ids, data_sets, slot_profiles) for chain in chains
+        _vertex(owner, graph, chain, plan, code, operator_ids, data_sets, slot_profiles)
+        for chain, plan, code in zip(chains, plans, dump_chains(plans), strict=True)
     )
 
 
@@ -128,11 +130,12 @@ def _vertex(
     owner: str,
     graph: StreamGraph,
     chain: Chain,
+    plan: ChainPlan,
+    code: bytes,
     operator_ids: Mapping[int, str],
     data_sets: Mapping[int, IntermediateDataSet],
     profiles: Mapping[str, ResourceProfile],
 ) -> JobVertex:
-    plan = plan_chain(graph, chain)
     timeouts = (-1 if r.buffer_timeout is None else r.buffer_timeout for r in plan.results)
     configuration = {BUFFER_TIMEOUTS: " ".join(map(str, timeouts))}
     if any(isinstance(node.operator, PrintOperator) for node in chain.nodes):
@@ -149,7 +152,7 @@ def _vertex(
         chain.name,
         chain.parallelism,
         profiles.get(group, _ANY_SLOT),
-        Invokable(STREAM, dump_chain(plan), configuration),
+        Invokable(STREAM, code, configuration),
         chain.head.max_parallelism if chain.head.has_own_max_parallelism else None,
         slot_sharing_group=group,
         results=(

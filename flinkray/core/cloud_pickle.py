@@ -34,6 +34,18 @@ class CodePickler(cloudpickle.Pickler):  # type: ignore[misc]  # untyped
     )
 
 
+class _ClassPickler(CodePickler):
+    def __init__(self, file: IO[bytes]) -> None:
+        super().__init__(file)
+        self.by_value: list[type] = []
+
+    def reducer_override(self, value: Any) -> Any:
+        reduced = super().reducer_override(value)
+        if isinstance(value, type) and isinstance(reduced, tuple) and len(reduced) > 2:
+            self.by_value.append(value)  # else it is a call that finds the class
+        return reduced
+
+
 def dump(value: object, file: IO[bytes]) -> None:
     """As :func:`dumps`, into *file*; :func:`pickle.load` reads it."""
     CodePickler(file).dump(value)
@@ -53,3 +65,11 @@ def dumps(
     with io.BytesIO() as file:
         CodePickler(file, protocol, buffer_callback).dump(value)
         return file.getvalue()
+
+
+def dumps_with_classes(value: object) -> tuple[bytes, list[type]]:
+    """The same, and the classes that were written by value."""
+    with io.BytesIO() as file:
+        pickler = _ClassPickler(file)
+        pickler.dump(value)
+        return file.getvalue(), pickler.by_value

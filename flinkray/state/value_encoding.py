@@ -22,13 +22,11 @@ import decimal
 import enum
 import fractions
 import pickle
-import sys
 import uuid
 import zoneinfo
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from importlib import import_module
 from itertools import chain, islice
 from typing import Any, TypeVar
 
@@ -42,6 +40,7 @@ from flinkray.core.values import own
 from flinkray.state.array_encoding import decode_array
 from flinkray.state.errors import StateError, StateMigrationError
 from flinkray.state.key_encoding import NAN, NaN
+from flinkray.state.program_classes import class_named, is_job, name_of, unpickled
 from flinkray.state.value_columns import (
     ArrayColumn,
     EncodedColumn,
@@ -124,7 +123,7 @@ class _FixedFields(RecordType):
 
     def __init__(self, kind: type, fields: tuple[str, ...]) -> None:
         self._kind = kind
-        self._form = RecordForm(f"{kind.__module__}:{kind.__qualname__}", fields)
+        self._form = RecordForm(name_of(kind), fields)
 
     def form_of(self, value: Any) -> RecordForm:
         return self._form
@@ -225,7 +224,7 @@ class _Enumeration(RecordType):
 
     def __init__(self, kind: type[enum.Enum]) -> None:
         self._kind = kind
-        self._form = RecordForm(f"{kind.__module__}:{kind.__qualname__}", self.FIELDS)
+        self._form = RecordForm(name_of(kind), self.FIELDS)
 
     def form_of(self, value: Any) -> RecordForm:
         return self._form
@@ -275,21 +274,14 @@ def _find_record_type(kind: Any) -> RecordType | None:
 
 
 def _is_found_by_name(kind: type) -> bool:
-    """By another process: a class of a function or of the program itself is not."""
-    if kind.__module__ == "__main__" or "<locals>" in kind.__qualname__:
+    """By another process, or another submission of the program: a class of a function is not."""
+    name = name_of(kind)
+    if "<locals>" in name:
         return False
     try:
-        return _class_named(f"{kind.__module__}:{kind.__qualname__}") is kind
+        return class_named(name) is kind
     except (ImportError, AttributeError):
         return False
-
-
-def _class_named(name: str) -> Any:
-    module, _, path = name.partition(":")
-    found: Any = sys.modules.get(module) or import_module(module)
-    for part in path.split("."):
-        found = getattr(found, part)
-    return found
 
 
 _HOOKS = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs_ex__")
@@ -331,7 +323,7 @@ def record_type_named(name: str) -> RecordType:
     found = _registered.get(name)
     if found is None:
         try:
-            found = _record_type_of(_class_named(name))
+            found = _record_type_of(class_named(name))
         except (ImportError, AttributeError, TypeError) as error:
             raise StateMigrationError(
                 f"there is no {name} any more, and values of it are stored: {error}; bring the "
@@ -364,7 +356,7 @@ def _builtin_name(kind: type) -> str:
 
 
 def _builtin_named(name: str) -> Any:
-    return _class_named(f"builtins:{name}")
+    return class_named(f"builtins:{name}")
 
 
 def _datetime_parts(value: datetime.datetime) -> tuple[Any, ...]:
@@ -697,16 +689,18 @@ class ValueDecoder:
             forms = [RecordForm(name, tuple(fields)) for name, *fields in column[0]]
             if self._exactly:
                 check_unchanged(forms)
-            return self._decode(column[1], forms, self._change)
+            return self._decode(column[1], forms, self._change, self._exactly)
         except (ValueError, TypeError, IndexError, KeyError, StopIteration) as error:
             raise UnreadableValuesError(f"these are no values: {error!r}") from error
 
-    def _decode(self, node: Node, forms: list[RecordForm], change: TypeChange | None) -> list[Any]:
+    def _decode(
+        self, node: Node, forms: list[RecordForm], change: TypeChange | None, as_keys: bool
+    ) -> list[Any]:
         kind = node[0]
         if kind == _PLAIN:
             plain: list[Any] = node[1]
             return plain
-        read = partial(self._decode, forms=forms, change=change)
+        read = partial(self._decode, forms=forms, change=change, as_keys=as_keys)
         if kind == _UNION:
             columns = [iter(read(column)) for column in node[2]]
             return [next(columns[place]) for place in node[1]]
@@ -723,50 +717,71 @@ class ValueDecoder:
             of_key = of_value = change
             if isinstance(change, EntryChange):
                 of_key, of_value = change.key, change.value
-            keys, contents = read(node[3], change=of_key), read(node[4], change=of_value)
-            pairs = zip(keys, contents, strict=True)
+            keys = read(node[3], change=of_key, as_keys=True)
+            pairs = zip(keys, read(node[4], change=of_value), strict=True)
             return [make_map(islice(pairs, length)) for length in node[2]]
         if kind == _SCALARS:
             return list(map(_SCALARS_BY_NAME[node[1]], read(node[2])))
         if kind == _RECORDS:
-            return self._records(node, forms, change)
+            return self._records(node, forms, change, as_keys)
         if kind == _PICKLED:
-            return _unpickled(node[2])
+            return _unpickled(node[2], as_keys)
         if kind == _ARRAY:
             return decode_array(*node[1:])
         raise ValueError(f"there is no column of kind {kind}")
 
-    def _records(self, node: Node, forms: list[RecordForm], change: TypeChange | None) -> list[Any]:
+    def _records(
+        self, node: Node, forms: list[RecordForm], change: TypeChange | None, as_keys: bool
+    ) -> list[Any]:
         _, which, number, nodes = node
         form = forms[which]
         if not isinstance(change, RowChange) or not change.fits(form):
             # what is in other rows than were declared is not known
             below = None if form.name in (NAMED_ROWS, ROWS_BY_POSITION) else change
-            columns = [self._decode(it, forms, below) for it in nodes]
+            columns = [self._decode(it, forms, below, as_keys) for it in nodes]
             return record_type_named(form.name).values(form, columns, number)
         size, is_named = len(change.was), form.name == NAMED_ROWS
         by_name = dict(zip(form.fields if is_named else change.was, nodes, strict=False))
         columns = [
             [None] * number
             if place is None
-            else self._decode(by_name[change.was[place]], forms, change.fields[place])
+            else self._decode(by_name[change.was[place]], forms, change.fields[place], as_keys)
             for place in change.places
         ]
-        columns += (self._decode(it, forms, None) for it in nodes[size:])
+        columns += (self._decode(it, forms, None, as_keys) for it in nodes[size:])
         names = change.now if is_named else tuple(map(str, range(len(change.now))))
         form = RecordForm(form.name, (*names, *form.fields[size:]))
         return record_type_named(form.name).values(form, columns, number)
 
 
-def _unpickled(data: bytes) -> list[Any]:
+def _unpickled(data: bytes, as_keys: bool) -> list[Any]:
     try:
-        values: list[Any] = pickle.loads(data)
+        values, made = unpickled(data)
     except (pickle.UnpicklingError, ImportError, AttributeError, TypeError, ValueError) as error:
         raise StateMigrationError(
             f"what was pickled cannot be read: {error}; bring back the class, or the module, that "
             "it is of"
         ) from error
-    return values
+    if as_keys and is_job():
+        for kind in made:
+            if not _equals_as_builtin(kind):
+                raise StateMigrationError(
+                    f"there are keys of {name_of(kind)}, and this submission of the program has "
+                    "no such class, or several of that name: its functions would find none of "
+                    "these keys; have the class at the top level of a module, under the name that "
+                    "it had"
+                )
+    found: list[Any] = values
+    return found
+
+
+def _equals_as_builtin(kind: type) -> bool:
+    """Whether values of two classes that are made of the same code are equal all the same."""
+    return any(
+        "__eq__" in base.__dict__ and base is not object and base.__module__ == "builtins"
+        for base in kind.__mro__
+        if kind.__eq__ is base.__eq__
+    )
 
 
 def check_unchanged(forms: Iterable[RecordForm]) -> None:
