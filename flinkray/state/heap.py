@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 
 from flinkray.core.key_groups import KeyGroupRange
@@ -34,6 +33,7 @@ from flinkray.state.row_table import KeysOf, RowTable
 from flinkray.state.serializers import (
     SerializerSnapshot,
     StateSerializer,
+    check_key_groups,
     check_keys,
     merged,
     read_timers,
@@ -77,13 +77,17 @@ class _Restored:
     serializers: list[SerializerSnapshot] = field(default_factory=list)
     groups: _Groups = field(default_factory=dict)
 
-    def read(self, serializer: StateSerializer) -> dict[Any, Any]:
+    def read(
+        self, name: str, serializer: StateSerializer, assign: KeyGroupAssigner
+    ) -> dict[Any, Any]:
         """Contents by place.  Raises StateMigrationError."""
         for snapshot in self.serializers:
             serializer.check(snapshot)
         entries: dict[Any, Any] = {}
-        for payload in chain.from_iterable(self.groups.values()):
+        payloads = ((group, it) for group, of_group in self.groups.items() for it in of_group)
+        for group, payload in payloads:
             for frame in serializer.read(payload):
+                check_key_groups(f"state {name!r}", frame.keys, group, assign)
                 for place in as_places(frame.removed_keys, frame.removed_namespaces):
                     entries.pop(place, None)
                 places = as_places(frame.keys, frame.namespaces)
@@ -127,7 +131,8 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         restored = self._restored.get(descriptor.name)
         if restored is not None:
             check_use(descriptor, namespaced, restored.kind, restored.namespaced)
-            entries = restored.read(StateSerializer(descriptor))
+            assign = KeyGroupAssigner(self.max_parallelism, self.hash_of)
+            entries = restored.read(descriptor.name, StateSerializer(descriptor), assign)
             del self._restored[descriptor.name]
         table = _SHAPES[descriptor.kind](descriptor, namespaced, entries)
         if self._known is not None:  # what was restored was in those captures
@@ -209,11 +214,16 @@ class HeapKeyedStateBackend(KeyedStateBackend):
             self._columnar.restore(columns, theirs, self.key_groups)
         if checkpoint_id is not None:
             self._known = deque([checkpoint_id], maxlen=_MOST_KNOWN)
+        assign = KeyGroupAssigner(self.max_parallelism, self.hash_of)
         for name, of_queue in timers.items():
             queue = self.timer_queue(name)
-            for payload in chain.from_iterable(of_queue.values()):
-                for timestamp, key, namespace in read_timers(name, payload):
-                    queue.add(timestamp, as_key(key), namespace)
+            for group, payloads in of_queue.items():
+                for payload in payloads:
+                    restored = read_timers(name, payload)
+                    keys = [key for _, key, _ in restored]
+                    check_key_groups(f"a timer of {name!r}", keys, group, assign)
+                    for timestamp, key, namespace in restored:
+                        queue.add(timestamp, as_key(key), namespace)
 
     def _own_bodies(self, snapshot: SnapshotStream) -> dict[Section, _Groups]:
         """As they were read, and not joined: they may be all that is in memory."""

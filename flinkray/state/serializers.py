@@ -10,14 +10,18 @@ is, or migrated (fields of rows, dataclasses and named tuples that came and went
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from flinkray.core.message import message
 from flinkray.core.schema import stored
 from flinkray.state.descriptors import StateDescriptor
 from flinkray.state.errors import StateMigrationError
+from flinkray.state.keys import KeyGroupAssigner
 from flinkray.state.value_columns import ValueColumn
 from flinkray.state.value_encoding import (
     EntryChange,
@@ -247,6 +251,28 @@ def check_keys(name: str, stored_as: SerializerSnapshot) -> None:
         check_unchanged(stored_as.keys)
     except StateMigrationError as error:
         raise StateMigrationError(f"keys of state {name!r}: {error}") from error
+
+
+def check_key_groups(
+    of: str, keys: Sequence[Any], key_group: int, assign: KeyGroupAssigner
+) -> None:
+    """Raises StateMigrationError: keys that were stored in a key group are in another one, where
+    nobody would find what they have."""
+    try:
+        groups = assign.of_all(keys)
+    except (ValueError, TypeError, AttributeError, OverflowError, struct.error) as error:
+        raise StateMigrationError(
+            f"{of} was stored for keys that are not of the key_type of key_by: {error}; give "
+            "key_by the key_type that it had"
+        ) from error
+    (others,) = np.nonzero(groups != key_group)
+    if len(others):
+        raise StateMigrationError(
+            f"{of} was stored for {keys[others[0]]!r} in key group {key_group}, and that key is in "
+            f"key group {groups[others[0]]} now, where it would not be found: give key_by the "
+            "key_type that it had (or none, if it had none), and with_keyed_state of a "
+            "SavepointWriter the one that key_by has"
+        )
 
 
 # --- timers -----------------------------------------------------------------------------------

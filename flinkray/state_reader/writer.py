@@ -45,6 +45,8 @@ from flinkray.state import (
 )
 from flinkray.state.descriptors import StateDescriptor
 from flinkray.streaming.program.graph import operator_id_of
+from flinkray.streaming.records.keying import Keys
+from flinkray.streaming.records.typeinfo import TypeInformation
 
 DEFAULT_MAX_PARALLELISM = 128
 
@@ -54,10 +56,10 @@ class BootstrapError(FlinkRayError):
 
 
 class _Operator:
-    def __init__(self, max_parallelism: int) -> None:
-        self.keyed = HeapKeyedStateBackend(
-            max_parallelism, KeyGroupRange(0, max_parallelism - 1), now=lambda: int(time() * 1000)
-        )
+    def __init__(self) -> None:
+        self.keys: Keys | None = None
+        self.keyed: HeapKeyedStateBackend | None = None
+        """None: it has no keyed state."""
         self.operator = OperatorStateBackend()
 
 
@@ -78,7 +80,11 @@ class SavepointWriter:
         self._operators: dict[str, _Operator] = {}
 
     def with_keyed_state(
-        self, uid: str, descriptor: StateDescriptor, entries: pa.Table | Iterable[tuple[Any, Any]]
+        self,
+        uid: str,
+        descriptor: StateDescriptor,
+        entries: pa.Table | Iterable[tuple[Any, Any]],
+        key_type: TypeInformation | None = None,
     ) -> SavepointWriter:
         """What each key has in a state of values, lists or maps, of the operator with that uid.
 
@@ -87,12 +93,15 @@ class SavepointWriter:
                 of ``key`` and ``value``.  What another savepoint has is given as it is by
                 :meth:`SavepointReader.keyed_entries`; a table has no tuples, rows, sets and
                 objects.
+            key_type: that of ``key_by`` in the job; None: it has none.
 
         Raises:
-            BootstrapError: a key has nothing, or there can be no such state, or a table has
-                structs.
+            BootstrapError: a key has nothing, there can be no such state, a table has structs, or
+                another state of the operator has keys of another type.
+            UnsupportedKeyError: a key is not of the declared type.
         """
-        backend = self._operator(uid).keyed
+        keys = Keys(lambda key: key, key_type)
+        backend = self._keyed(uid, keys)
         put = _putting(descriptor, backend.state(descriptor))
         for key, value in _pairs(entries, descriptor):
             if value is None:
@@ -100,7 +109,7 @@ class SavepointWriter:
                     f"state {descriptor.name!r} of {uid!r}: the key {key!r} has no value; leave it "
                     "out"
                 )
-            backend.context.key = key
+            backend.context.key = keys.of_value(key)
             put(value)
         return self
 
@@ -127,8 +136,26 @@ class SavepointWriter:
 
     def _operator(self, uid: str) -> _Operator:
         if uid not in self._operators:
-            self._operators[uid] = _Operator(self._max_parallelism)
+            self._operators[uid] = _Operator()
         return self._operators[uid]
+
+    def _keyed(self, uid: str, keys: Keys) -> HeapKeyedStateBackend:
+        operator = self._operator(uid)
+        if operator.keyed is None or operator.keys is None:
+            operator.keys = keys
+            operator.keyed = HeapKeyedStateBackend(
+                self._max_parallelism,
+                KeyGroupRange(0, self._max_parallelism - 1),
+                now=lambda: int(time() * 1000),
+                hash_of=keys.hash_of,
+            )
+        elif operator.keys.hash_of is not keys.hash_of:
+            raise BootstrapError(
+                f"the states of {uid!r} have keys of one type, and are given "
+                f"{operator.keys.key_type or 'none'} and {keys.key_type or 'none'}: give all of "
+                "them the key_type of key_by"
+            )
+        return operator.keyed
 
     def write(self, directory: str) -> str:
         """Write it into a new directory below that one; where it is, for ``--from-savepoint``.
@@ -158,7 +185,7 @@ class SavepointWriter:
 
     def _written(self, uid: str, operator: _Operator, writer: StateWriter) -> CheckpointedOperator:
         keyed: tuple[KeyedStateHandle, ...] = ()
-        if operator.keyed.names():
+        if operator.keyed is not None and operator.keyed.names():
             with writer.shared() as output:
                 location = write_keyed_state(operator.keyed.capture().stream(), output)
             part = KeyedStatePart(location, is_whole=True)

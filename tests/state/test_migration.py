@@ -24,7 +24,7 @@ from flinkray.state import (
     ValueStateDescriptor,
 )
 from flinkray.state.key_values import as_key
-from flinkray.state.keys import key_group_of
+from flinkray.state.keys import KEY_KINDS, key_group_of
 from flinkray.state.serializers import SerializerSnapshot, StateSerializer
 from flinkray.state.snapshots import TableSnapshot
 from flinkray.streaming.records.row import Row, RowKind
@@ -466,3 +466,31 @@ def test_rows_in_elements_of_operator_state_get_the_fields_of_today() -> None:
     backend = OperatorStateBackend()
     backend.restore([snapshot])
     assert list(backend.list_state(now).get()) == [Row(b=2)]
+
+
+def test_keys_that_a_key_type_puts_elsewhere_are_refused() -> None:
+    """Whichever states and timers there are of them; where it makes no difference they are read."""
+    before = make_backend(now=lambda: 0)
+    state = before.state(ValueStateDescriptor("state"))
+    for before.context.key in range(-10, 0):
+        state.update(7)
+    snapshot = before.snapshot()
+    refused = r"state 'state' was stored for -\d+ in key group \d+, and that .*key_by the key_type"
+    for key_type, text in (("INT", refused), ("DOUBLE", refused), ("STRING", "of the key_type")):
+        after = make_backend(now=lambda: 0, hash_of=KEY_KINDS[key_type].hash_of)
+        after.restore([snapshot])
+        with pytest.raises(StateMigrationError, match=text):
+            after.state(ValueStateDescriptor("state"))
+    after = make_backend(now=lambda: 0, hash_of=KEY_KINDS["LONG"].hash_of)
+    after.restore([snapshot])
+    found, after.context.key = after.state(ValueStateDescriptor("state")), -3
+    assert found.value() == 7
+
+
+def test_timers_of_keys_that_a_key_type_puts_elsewhere_are_refused() -> None:
+    before = make_backend(now=lambda: 0)
+    for key in range(-10, 0):
+        before.timer_queue("timers").add(5, key, None)
+    after = make_backend(now=lambda: 0, hash_of=KEY_KINDS["INT"].hash_of)
+    with pytest.raises(StateMigrationError, match="a timer of 'timers' was stored for -"):
+        after.restore([before.snapshot()])

@@ -8,17 +8,25 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from flinkray.checkpoint.keyed_state_format import read_keyed_state
+from flinkray.checkpoint.storage import read_metadata
+from flinkray.core.key_groups import KeyGroupRange
 from flinkray.datastream import (
     KeyedProcessFunction,
     RuntimeContext,
     StreamExecutionEnvironment,
+    Types,
 )
 from flinkray.state import (
+    HeapKeyedStateBackend,
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
+    StateMigrationError,
     ValueStateDescriptor,
 )
+from flinkray.state.key_encoding import UnsupportedKeyError
+from flinkray.state.keys import KEY_KINDS
 from flinkray.state_reader import BootstrapError, SavepointReader, SavepointWriter
 from flinkray.streaming.program.graph import operator_id_of
 
@@ -97,6 +105,26 @@ def test_operators_are_known_by_the_same_uids_as_in_programs() -> None:
     assert graph.operator_ids()[node.id] == operator_id_of("counts")
 
 
+def test_keys_of_a_declared_type_are_in_its_key_groups(tmp_path: Path) -> None:
+    """Those of a job with that key_type, and not of others."""
+    entries = [(key, 100) for key in range(-10, 0)]
+    writer = SavepointWriter(128).with_keyed_state("tally", TOTALS, entries, Types.INT())
+    metadata = read_metadata(writer.write(str(tmp_path)))
+    [operator] = metadata.operators
+    everything = KeyGroupRange(0, 127)
+    parts = list(read_keyed_state(operator.subtasks[0].state.keyed_state, everything))
+    backend = HeapKeyedStateBackend(128, everything, hash_of=KEY_KINDS["INT"].hash_of)
+    backend.restore(parts)
+    state, backend.context.key = backend.state(TOTALS), -3
+    assert state.value() == 100
+    other = HeapKeyedStateBackend(128, everything)
+    other.restore(parts)
+    with pytest.raises(StateMigrationError, match="with_keyed_state of a SavepointWriter the one"):
+        other.state(TOTALS)
+    with pytest.raises(UnsupportedKeyError, match="'a' is no INT"):
+        writer.with_keyed_state("tally", TOTALS, [("a", 1)], Types.INT())
+
+
 @pytest.mark.parametrize(
     ("write", "text"),
     [
@@ -113,6 +141,12 @@ def test_operators_are_known_by_the_same_uids_as_in_programs() -> None:
         (
             lambda w: w.with_keyed_state("tally", ReducingStateDescriptor("sum", max), [("a", 1)]),
             "state 'sum': only values, lists and maps can be written, and it is reducing state",
+        ),
+        (
+            lambda w: w.with_keyed_state("tally", TOTALS, [(1, 1)], Types.INT()).with_keyed_state(
+                "tally", NAMES, [(1, {})]
+            ),
+            "the states of 'tally' have keys of one type, .* none: give all of them the key_type",
         ),
     ],
 )

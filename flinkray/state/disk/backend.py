@@ -25,7 +25,13 @@ from flinkray.state.errors import StateError
 from flinkray.state.key_values import as_key, as_places
 from flinkray.state.keys import KeyGroupAssigner, KeyHash, stable_hash
 from flinkray.state.row_table import KeysOf, RowTable
-from flinkray.state.serializers import Frame, StateSerializer, check_keys, read_timers
+from flinkray.state.serializers import (
+    Frame,
+    StateSerializer,
+    check_key_groups,
+    check_keys,
+    read_timers,
+)
 from flinkray.state.snapshots import (
     ColumnarSnapshot,
     Section,
@@ -208,7 +214,10 @@ class DiskKeyedStateBackend(KeyedStateBackend):
             assert self._spool is not None
             for group in sorted(restored.groups):
                 for payload in restored.frames(self._spool, group):
-                    for timestamp, key, namespace in read_timers(name, payload):
+                    read = read_timers(name, payload)
+                    keys = [key for _, key, _ in read]
+                    check_key_groups(f"a timer of {name!r}", keys, group, self._assign)
+                    for timestamp, key, namespace in read:
                         queue.add(timestamp, as_key(key), namespace)
 
     def _spool_snapshot(self, snapshot: SnapshotStream, timers: dict[str, RestoredTable]) -> None:
@@ -260,11 +269,13 @@ class DiskKeyedStateBackend(KeyedStateBackend):
         for snapshot in restored.serializers:
             serializer.check(snapshot)
         assert self._spool is not None
+        name = table.descriptor.name
         batch = self._store.engine.batch()
         for group in sorted(restored.groups):
             is_first = True
             for payload in restored.frames(self._spool, group):
                 for frame in serializer.read(payload):
+                    check_key_groups(f"state {name!r}", frame.keys, group, self._assign)
                     if not is_first:
                         batch = self._written(batch)
                         self._remove_rows(table, frame)
