@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from flinkray.actors.shared.chain_code import ChainCode
-from flinkray.core import cloud_pickle
 from flinkray.spark.user_code import load_function
 from flinkray.state import MapStateDescriptor, StateMigrationError, ValueStateDescriptor
-from flinkray.state.program_classes import bring_classes, class_named
+from flinkray.state.program_classes import class_named
 from flinkray.state.value_encoding import ValueDecoder, ValueEncoder, pack, unpack
 from flinkray.streaming.program.chain_plan import ChainPlan
 from tests.state.every_backend import make_backend, on_every_backend
@@ -62,6 +61,11 @@ PROGRAM = textwrap.dedent(
             a: int
         return Local(a)
 
+    def alone():
+        class Alone(NamedTuple):
+            a: int
+        return Alone(1)
+
     ONE, OTHER = local(1), local(1)
     if __name__ == "__main__":
         values = Color.RED, Shapes.Point(1), Pair(1), Plain(1)
@@ -71,7 +75,7 @@ PROGRAM = textwrap.dedent(
         made.key_by(lambda value: value[0][0]).map(lambda value: value).uid("keyed").print()
         code = [vertex.invokable.code for vertex in stream_job(env.get_stream_graph()).vertices]
         encoded = pack(ValueEncoder().encode(list(values)))
-        by_value = [cloud_pickle.dumps([value]) for value in (*values, ONE)]
+        by_value = [cloud_pickle.dumps([value]) for value in (*values, ONE, alone())]
         sys.stdout.buffer.write(pickle.dumps((code, encoded, by_value)))
     """
 )
@@ -173,11 +177,12 @@ def test_what_was_pickled_by_value_is_of_the_classes_of_this_submission(
     """As versions before stored it, and as classes are that nothing but pickle covers.  What the
     class was like then is not put over what it is now."""
     now = second.run()
-    color, _, pair, plain, _ = (read(pickled(data))[0] for data in unknown.by_value)
+    method = now["Plain"].submission
+    color, _, pair, plain, *_ = (read(pickled(data))[0] for data in unknown.by_value)
     assert color is now["Color"].RED
     assert type(pair) is now["Pair"]
     assert (type(plain), plain) == (now["Plain"], now["Plain"](1))
-    assert now["Plain"].submission is type(plain).submission
+    assert now["Plain"].submission is method
 
 
 def test_keys_of_a_class_that_is_not_the_program_s_are_refused(
@@ -185,7 +190,7 @@ def test_keys_of_a_class_that_is_not_the_program_s_are_refused(
 ) -> None:
     """The program has two of that name."""
     second.run()
-    local = pickled(unknown.by_value[-1])
+    local = pickled(unknown.by_value[4])
     assert read(local)[0].a == 1
     refused = r"keys of __main__:Local, and this .*top"
     with pytest.raises(StateMigrationError, match=refused):
@@ -194,11 +199,8 @@ def test_keys_of_a_class_that_is_not_the_program_s_are_refused(
         read([5, "dict", [1], local, [0, [1]]])
 
 
-def test_keys_that_are_equal_whatever_their_class_is_are_read() -> None:
-    program = "from typing import NamedTuple\nclass Alone(NamedTuple):\n    a: int\n"
-    names: dict[str, Any] = {"__name__": "__main__"}
-    exec(program, names)
-    bring_classes(cloud_pickle.dumps({}), pickle.loads)
-    data = cloud_pickle.dumps([names["Alone"](1)])
-    del names
-    assert read(pickled(data), exactly=True) == [(1,)]
+def test_keys_that_are_equal_whatever_their_class_is_are_read(
+    unknown: Submission, second: Submission
+) -> None:
+    second.run()
+    assert read(pickled(unknown.by_value[5]), exactly=True) == [(1,)]
