@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeGuard, TypeVar, overload
 
 from flinkray.core.durations import Duration, Time, milliseconds
 from flinkray.datastream.closeable_iterator import CloseableIterator
@@ -341,14 +341,13 @@ class DataStream(StreamSettings):
         return KeyedStream(self, Keys(key_selector, key_type))
 
     def union(self, *streams: DataStream) -> DataStream:
-        """The records of this and other streams, in no particular order."""
+        """The records of this and other streams, in no particular order.  They are of no declared
+        type unless all streams are of the same."""
+        inputs = [self._stream, *(_values(stream)._stream for stream in streams)]
+        declared = self._stream.type_info
+        is_one = all(stream.type_info == declared for stream in inputs)
         return DataStream(
-            self._env,
-            UnionTransformation(
-                "Union",
-                self._stream.type_info,
-                [self._stream, *(_values(stream)._stream for stream in streams)],
-            ),
+            self._env, UnionTransformation("Union", declared if is_one else None, inputs)
         )
 
     @overload
@@ -1124,6 +1123,11 @@ def count_assigner(size: int, slide: int) -> WindowAssigner:
     return CountTumblingWindowAssigner(size)
 
 
+def _is_tumbling(assigner: WindowAssigner) -> TypeGuard[TumblingEventTimeWindows]:
+    """Whether its windows are known by size and offset alone."""
+    return isinstance(assigner, TumblingEventTimeWindows) and assigner.is_aligned
+
+
 class _Windowed:
     """What windows of a key and windows of everything have in common."""
 
@@ -1234,7 +1238,7 @@ class _Windowed:
         expect_function(func, "map_batch", "an object with map_batch")
         assigner = self._assigner
         refined = self._trigger or self._evictor or self._lateness or self._late_tag
-        if not isinstance(assigner, TumblingEventTimeWindows) or refined:
+        if not _is_tumbling(assigner) or refined:
             raise StreamError(
                 "functions of batches are for tumbling windows of event time, without triggers, "
                 "evictors, lateness and late side output; use process() for others"
@@ -1311,7 +1315,8 @@ class WindowedStream(_Windowed):
         [Row(k='a', window_start=0, window_end=5, total=4, n=2)]
         """
         assigner = self._assigner
-        if not isinstance(assigner, TumblingEventTimeWindows | SlidingEventTimeWindows):
+        known = TumblingEventTimeWindows | SlidingEventTimeWindows
+        if not isinstance(assigner, known) or not assigner.is_aligned:
             raise StreamError(
                 "aggregates of columns are for tumbling and sliding windows of event time, not "
                 f"{type(assigner).__name__}"
@@ -1559,7 +1564,7 @@ class WindowedJoin(_TwoInWindows):
         [Row(id=7, name='Ada', t=1, item='cup', t_right=5, window_start=0, window_end=10)]
         """
         assigner = self._assigner
-        if not isinstance(assigner, TumblingEventTimeWindows) or self._refinements:
+        if not _is_tumbling(assigner) or self._refinements:
             raise StreamError(
                 "a join of columns is for tumbling windows of event time, without triggers, "
                 "evictors and lateness; use apply() for others"

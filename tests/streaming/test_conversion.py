@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -231,3 +233,34 @@ def test_times_that_would_lose_something_are_refused_by_column(
 
 def test_midnights_are_dates_where_these_are_declared() -> None:
     assert rows_of([dt.datetime(2020, 1, 1)], Types.SQL_DATE()) == [{"value": DAY}]
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([1.5], Types.INT()),
+        ([Decimal("1.5")], Types.LONG()),
+        ([float("nan")], Types.INT()),
+        ([("a", 1.5)], Types.TUPLE([Types.STRING(), Types.INT()])),
+        ([[1, 2.5]], Types.LIST(Types.INT())),
+        ([1e300], Types.FLOAT()),
+        ([b"x"], Types.STRING()),
+        (["a", b"a"], None),
+        ([(["a", b"b"],)], None),
+        ([{"k": "a"}, {"k": b"a"}], None),
+        ([DAY, 5], None),
+        ([dt.timedelta(1), 5], None),
+        ([UUID(int=1), bytes(16)], None),
+        ([1.5, True], None),
+    ],
+)
+def test_values_that_arrow_takes_for_others_are_refused(
+    values: list[Any], kind: TypeInformation | None
+) -> None:
+    with pytest.raises(StreamError, match="column "):
+        rows_of(values, kind)
+
+
+def test_numbers_that_lose_nothing_are_of_the_declared_type() -> None:
+    assert rows_of([2.0, None, 3], Types.INT()) == [{"value": 2}, {"value": None}, {"value": 3}]
+    assert rows_of([float("inf"), 1, None], Types.FLOAT())[0] == {"value": float("inf")}

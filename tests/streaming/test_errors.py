@@ -236,6 +236,7 @@ def test_partitioner_that_chooses_no_channel_is_told_by_its_choice() -> None:
         lambda s: s.partition_custom(lambda key, n: key, lambda v: v).map(abs), parallelism=2
     )
     assert "the partitioner chose channel 2 for key 2" in str(error)
+    assert error.record == "2"
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from itertools import chain
+from math import inf
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -264,47 +267,93 @@ def _array(name: str, column: list[Any], kind: pa.DataType | None) -> pa.Array:
         raise StreamError(
             f"values cannot be turned into columns: column {name!r}: {error}; {way_out}"
         ) from error
-    if _holds_times(array.type):
-        _check_times(name, column, array.type)
+    _check_values(name, column, array.type, is_declared=kind is not None)
     return array
 
 
-def _holds_times(kind: pa.DataType) -> bool:
-    if pa.types.is_map(kind):
-        return _holds_times(kind.key_type) or _holds_times(kind.item_type)
-    if pa.types.is_list(kind):
-        return _holds_times(kind.value_type)
-    if pa.types.is_struct(kind):
-        return any(_holds_times(kind.field(place).type) for place in range(kind.num_fields))
-    return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_time(kind))
-
-
-def _check_times(name: str, values: Values, kind: pa.DataType) -> None:
-    """Arrow takes the type of the first time, and leaves out what others have beyond it.
+def _check_values(name: str, values: Values, kind: pa.DataType, *, is_declared: bool) -> None:
+    """Arrow takes values of other types than the first one's, and leaves out what they have beyond
+    it.
 
     Raises:
         StreamError: something is left out.
     """
     if not pa.types.is_nested(kind):
-        _check_one_kind(name, values, pa.types.is_date(kind))
+        if pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_time(kind):
+            _check_one_kind(name, values, pa.types.is_date(kind))
+        if is_declared:
+            _check_declared(name, values, kind)
+        else:
+            _check_one_family(name, values)
         return
     values = [value for value in values if value is not None]
     if pa.types.is_map(kind):
         pairs = [pair for value in values for pair in value]
-        _check_times(f"{name}.key", [key for key, _ in pairs], kind.key_type)
-        _check_times(f"{name}.value", [item for _, item in pairs], kind.item_type)
+        keys, items = [key for key, _ in pairs], [item for _, item in pairs]
+        _check_values(f"{name}.key", keys, kind.key_type, is_declared=is_declared)
+        _check_values(f"{name}.value", items, kind.item_type, is_declared=is_declared)
     elif pa.types.is_list(kind):
-        _check_times(f"{name}[]", [item for value in values for item in value], kind.value_type)
-    else:
+        lists = [value for value in values if not isinstance(value, np.ndarray)]  # of one type
+        items = [item for value in lists for item in value]
+        _check_values(f"{name}[]", items, kind.value_type, is_declared=is_declared)
+    elif pa.types.is_struct(kind):
         for place in range(kind.num_fields):
             field = kind.field(place)
             fields = [
                 value.get(field.name) if isinstance(value, dict) else value[place]
                 for value in values
             ]
-            _check_times(f"{name}.{field.name}", fields, field.type)
+            _check_values(f"{name}.{field.name}", fields, field.type, is_declared=is_declared)
 
 
+_FAMILIES: tuple[tuple[str, tuple[type, ...]], ...] = (
+    ("texts", (str,)),
+    ("bytes", (bytes, bytearray, memoryview)),
+    ("truth values", (bool, np.bool_)),
+    ("times", (date, np.datetime64)),
+    ("times of day", (time,)),
+    ("durations", (timedelta, np.timedelta64)),
+    ("UUIDs", (UUID,)),
+    ("numbers", (int, float, Decimal, np.number)),
+)
+"""Arrow takes a value of one for one of another, such as a number for a date.  A class is of the
+first that it fits."""
+
+
+def _families_of(values: Values) -> set[str]:
+    found = set()
+    for cls in set(map(type, values)):
+        for name, classes in _FAMILIES:
+            if issubclass(cls, classes):
+                found.add(name)
+                break
+    return found
+
+
+def _check_one_family(name: str, values: Values) -> None:
+    families = _families_of(values)
+    if len(families) > 1:
+        raise StreamError(
+            f"column {name!r} has {' and '.join(sorted(families))}: make all values of one kind"
+        )
+
+
+def _check_declared(name: str, values: Values, kind: pa.DataType) -> None:
+    if pa.types.is_integer(kind):
+        lost = (v for v in values if isinstance(v, float | Decimal | np.floating) and v % 1 != 0)
+    elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        lost = (v for v in values if isinstance(v, bytes | bytearray | memoryview))
+    elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        lost = (v for v in values if isinstance(v, str))
+    elif pa.types.is_float32(kind):
+        lost = (v for v in values if v is not None and abs(v) > _LARGEST_FLOAT and abs(v) != inf)
+    else:
+        return
+    for value in lost:
+        raise StreamError(f"column {name!r} is declared as {kind}, and {value!r} is no such value")
+
+
+_LARGEST_FLOAT = float(np.finfo(np.float32).max)
 _DATES = "dates"
 _LOCAL = "datetimes without an offset"
 _AWARE = "datetimes with an offset"

@@ -35,8 +35,8 @@ from flinkray.streaming.operators.two_inputs import InputPort, TwoInputs
 from flinkray.streaming.records.elements import MIN_TIMESTAMP, Block, Columns
 from flinkray.streaming.records.keying import Keys
 
-_KEY_NUMBER = "__key_number"
-"""No column of a user."""
+_KEY, _LEFT, _RIGHT = "key", "left", "right"
+"""Columns of the tables that are joined: the key, and the number of the row on each side."""
 
 
 class _BufferedWindows(StreamOperator):
@@ -182,49 +182,59 @@ class WindowJoinOperator(TwoInputs, _BufferedWindows):
         self.output.emit_watermark(timestamp)
 
     def _join(self, left: tuple[pa.Table, Times], right: tuple[pa.Table, Times]) -> pa.Table:
-        # Windows are numbered from the first one: a small key is hashed faster than a time.
-        first = min(int(left[1].min()), int(right[1].min()))
-        numbered, others = (
-            table.append_column(
-                WINDOW_START, pa.array(((starts - first) // self._size).astype(np.int32))
-            )
-            for table, starts in (left, right)
-        )
-        left_key, right_key = self._left_key, self._right_key
-        if numbered.schema.field(left_key).type != others.schema.field(right_key).type:
-            numbered, others = _with_key_numbers(numbered, left_key, others, right_key)
-            left_key = right_key = _KEY_NUMBER
-        joined = numbered.join(
-            others,
-            keys=[left_key, WINDOW_START],
-            right_keys=[right_key, WINDOW_START],
+        """Only keys, windows and numbers of rows are joined: Arrow joins no tables with nested
+        columns, and the columns of both are copied once."""
+        (mine, my_starts), (theirs, their_starts) = left, right
+        left_key, right_key = mine[self._left_key], theirs[self._right_key]
+        if left_key.type != right_key.type or pa.types.is_floating(left_key.type):
+            left_key, right_key = _key_numbers(left_key, right_key)
+        my_windows, their_windows = self._numbered(my_starts, their_starts)
+        joined = _keyed(left_key, my_windows, _LEFT).join(
+            _keyed(right_key, their_windows, _RIGHT),
+            keys=[_KEY, WINDOW_START],
             join_type="inner",
-            right_suffix=self._suffix,
             use_threads=False,
         )
-        if left_key == _KEY_NUMBER:
-            joined = joined.drop_columns([_KEY_NUMBER])
-        starts = joined[WINDOW_START].to_numpy() * np.int64(self._size) + first
-        return (
-            joined.drop_columns([WINDOW_START])
-            .append_column(WINDOW_START, pa.array(starts))
-            .append_column(WINDOW_END, pa.array(starts + self._size))
+        my_places, their_places = (joined[side].combine_chunks() for side in (_LEFT, _RIGHT))
+        rows = mine.combine_chunks().take(my_places)
+        others = theirs.combine_chunks().drop_columns([self._right_key]).take(their_places)
+        for name, column in zip(others.column_names, others.columns, strict=True):
+            rows = rows.append_column(self._name_beside(rows.column_names, name), column)
+        starts = my_starts[my_places.to_numpy()]
+        return rows.append_column(WINDOW_START, pa.array(starts)).append_column(
+            WINDOW_END, pa.array(starts + self._size)
         )
 
+    def _numbered(self, *of_both: Times) -> list[Times]:
+        """Windows are numbered from the first one: a small number is hashed faster than a time."""
+        first = min(int(starts.min()) for starts in of_both)
+        last = max(int(starts.max()) for starts in of_both)
+        kind = np.int32 if (last - first) // self._size < 2**31 else np.int64
+        return [((starts - first) // self._size).astype(kind) for starts in of_both]
 
-def _with_key_numbers(
-    left: pa.Table, left_key: str, right: pa.Table, right_key: str
-) -> tuple[pa.Table, pa.Table]:
-    """A column that tells equal keys, where those are of different types: 1 is 1.0.  The second
-    table has its keys no more."""
+    def _name_beside(self, names: list[str], name: str) -> str:
+        """Of a column of the second input."""
+        if name not in names:
+            return name
+        if name + self._suffix in names:
+            raise StreamError(
+                f"the join would have two columns {name + self._suffix!r}: rename one, or give "
+                "another right_suffix"
+            )
+        return name + self._suffix
+
+
+def _keyed(keys: pa.ChunkedArray, windows: Times, side: str) -> pa.Table:
+    return pa.table({_KEY: keys, WINDOW_START: windows, side: np.arange(len(windows))})
+
+
+def _key_numbers(*of_both: pa.ChunkedArray) -> list[pa.ChunkedArray]:
+    """The same number for equal keys, where Arrow tells them apart: 1 is 1.0, and 0.0 is -0.0."""
     numbers = KeyNumbers()
     of_each = []
-    for table, key in ((left, left_key), (right, right_key)):
-        keys = table[key].combine_chunks()
+    for column in of_both:
+        keys = column.combine_chunks()
         slots = numbers.slots_of(keys)
         is_null = keys.is_null().to_numpy(zero_copy_only=False)
-        of_each.append(pa.array(slots, mask=is_null))
-    return (
-        left.append_column(_KEY_NUMBER, of_each[0]),
-        right.drop_columns([right_key]).append_column(_KEY_NUMBER, of_each[1]),
-    )
+        of_each.append(pa.chunked_array([pa.array(slots, mask=is_null)]))
+    return of_each

@@ -357,6 +357,7 @@ class CustomPartitioner(_ByChannel):
         chosen = [partition(key, channels) for key, _ in zip(keys, records, strict=True)]
         wrong = next((place for place, c in enumerate(chosen) if not 0 <= c < channels), None)
         if wrong is not None:
+            self.reading = block, iter(block.values[wrong + 1 :])
             raise StreamError(
                 f"the partitioner chose channel {chosen[wrong]} for key {keys[wrong]!r}: there are "
                 f"channels 0 to {channels - 1}"

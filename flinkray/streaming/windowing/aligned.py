@@ -29,6 +29,7 @@ def make_window_operator(spec: WindowSpec, keys: Keys) -> WindowOperator:
     """The fastest operator that does what *spec* says."""
     if (
         isinstance(spec.assigner, _TimeWindows)
+        and spec.assigner.is_aligned
         and spec.assigner.event_time
         and type(spec.trigger) is EventTimeTrigger
         and spec.evictor is None

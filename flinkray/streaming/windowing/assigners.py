@@ -114,6 +114,13 @@ class _TimeWindows(WindowAssigner):
         _check_timestamp(timestamp)
         return self.windows_of(timestamp)
 
+    @property
+    def is_aligned(self) -> bool:
+        """Whether its windows are those of size, slide and offset: a subclass may have others."""
+        own = type(self)
+        as_here = (own.assign_windows, own.windows_of)
+        return as_here == (_TimeWindows.assign_windows, _TimeWindows.windows_of)
+
     def get_default_trigger(self, env: Any = None) -> Trigger:
         return EventTimeTrigger() if self.event_time else ProcessingTimeTrigger()
 

@@ -15,6 +15,7 @@ from flinkray.state.descriptors import (
     ValueStateDescriptor,
 )
 from flinkray.state.key_context import KeyContext
+from flinkray.streaming.errors import StreamError
 from flinkray.streaming.functions.runtime_context import (
     KeyedStateStore,
     RuntimeContext,
@@ -115,11 +116,14 @@ class _Store(KeyedStateStore):
 class FunctionContext(WindowContext[Any]):
     """For process window functions: about the key and window of the last :meth:`at`."""
 
-    def __init__(self, timers: InternalTimerService, backend: KeyedStateBackend) -> None:
+    def __init__(
+        self, timers: InternalTimerService, backend: KeyedStateBackend, *, merges: bool
+    ) -> None:
+        """*merges*: windows become others, which have nothing of what a function kept of them."""
         self._timers = timers
         self._namespace = KeyContext()
         self._window: Any = None
-        self._window_state = _Store(backend, self._namespace)
+        self._window_state = None if merges else _Store(backend, self._namespace)
         self._global_state = _Store(backend, None)
 
     def at(self, key: Any, window: Any) -> FunctionContext:
@@ -137,6 +141,11 @@ class FunctionContext(WindowContext[Any]):
         return self._timers.current_watermark
 
     def window_state(self) -> KeyedStateStore:
+        if self._window_state is None:
+            raise StreamError(
+                "there is no state of windows that merge, such as sessions: keep it per key, with "
+                "global_state()"
+            )
         return self._window_state
 
     def global_state(self) -> KeyedStateStore:

@@ -73,7 +73,8 @@ class WindowOperator(WithTimers):
         self.backend = self.keyed_state
         self._assigner_context = AssignerContext(self.timers, self.runtime_context())
         self._trigger_context = WindowTriggerContext(self.timers, self.backend, context.metrics)
-        self.function_context = FunctionContext(self.timers, self.backend)
+        self._merging = isinstance(self.spec.assigner, MergingWindowAssigner)
+        self.function_context = FunctionContext(self.timers, self.backend, merges=self._merging)
         self._evaluated: tuple[Any, Any] | None = None
         """Window and key, for error messages."""
         self.number_late_records_dropped = context.metrics.counter("numLateRecordsDropped")
@@ -81,7 +82,6 @@ class WindowOperator(WithTimers):
     def open(self) -> None:
         self.table = self.spec.contents.table(self.backend)
         self._in_flight = self.backend.map_table(_IN_FLIGHT)
-        self._merging = isinstance(self.spec.assigner, MergingWindowAssigner)
         self._event_time = self.spec.assigner.is_event_time()
         function = self.spec.evaluation.function
         if hasattr(function, "open"):

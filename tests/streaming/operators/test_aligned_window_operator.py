@@ -56,6 +56,24 @@ def harness(assigner: Any, restore: Any = None, **settings: Any) -> OperatorHarn
     return OperatorHarness(operator, keyed=True, side_outputs=["late"], restore=restore)
 
 
+class FromTen(TumblingEventTimeWindows):
+    """Windows that are not those of its size."""
+
+    def assign_windows(self, element: Any, timestamp: int, context: Any) -> Any:
+        return [TimeWindow(10, 20)]
+
+
+class FromTwenty(SlidingEventTimeWindows):
+    def windows_of(self, timestamp: int) -> list[TimeWindow]:
+        return [TimeWindow(20, 30)]
+
+
+@pytest.mark.parametrize("assigner", [FromTen(5, 5, 0), FromTwenty(10, 5, 0)])
+def test_an_assigner_with_windows_of_its_own_is_asked_for_them(assigner: Any) -> None:
+    assert type(make_window_operator(spec_of(assigner), BY_FIRST)) is WindowOperator
+    assert isinstance(make_window_operator(spec_of(TEN), BY_FIRST), AlignedWindowOperator)
+
+
 records = st.lists(
     st.tuples(st.sampled_from("ab"), st.integers(0, 60), st.integers(0, 3)), max_size=40
 )

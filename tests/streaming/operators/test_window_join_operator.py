@@ -67,6 +67,59 @@ def rows_of(key: str, rows: Any) -> Columns:
     return Columns(batch, np.array([row[2] for row in rows], np.int64))
 
 
+def pairs_of(left: Columns, right: Columns, size: int) -> list[tuple[Any, ...]]:
+    h = OperatorHarness(WindowJoinOperator(size, 0, Keys("k"), Keys("k")), keyed=True)
+    h.process_columns(left, on=0)
+    h.process_columns(right, on=1)
+    for on in (0, 1):
+        h.watermark(2**60, on=on)
+    return [(row.v, row.v_right, row.window_start, time) for row, time in h.records()]
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "size", "pairs"),
+    [
+        ([0, 1700000000000], [3, 1700000000001], 500, [(0, 0), (1700000000000, 1700000000000)]),
+        ([0], [2**32], 1, []),
+    ],
+)
+def test_windows_that_are_far_apart_are_different_ones(
+    left: list[int], right: list[int], size: int, pairs: list[tuple[int, int]]
+) -> None:
+    """They were numbered by 32 bits."""
+    sides = [columns(times, k=[1] * len(times), v=times) for times in (left, right)]
+    found = pairs_of(sides[0], sides[1], size)
+    assert sorted((v, start) for v, _, start, _ in found) == pairs
+    assert all(time == start + size - 1 for *_, start, time in found)
+
+
+def test_keys_that_are_equal_meet_though_arrow_tells_them_apart() -> None:
+    left = columns([1, 1, 1], k=[0.0, float("nan"), 2.0], v=[1, 2, 3])
+    right = columns([2, 2, 2], k=[-0.0, float("nan"), None], v=[4, 5, 6])
+    assert sorted(pair[:2] for pair in pairs_of(left, right, 10)) == [(1, 4), (2, 5)]
+
+
+@pytest.mark.parametrize("extra", [[[1, 2]], [{"a": 1}], [None]])
+def test_columns_of_any_type_go_with_their_rows(extra: list[Any]) -> None:
+    left = columns([1], k=[1], v=[7], x=pa.array(extra))
+    h = OperatorHarness(WindowJoinOperator(10, 0, Keys("k"), Keys("k")), keyed=True)
+    h.process_columns(left, on=0)
+    h.process_columns(left, on=1)
+    for on in (0, 1):
+        h.watermark(100, on=on)
+    ((row, _),) = h.records()
+    assert [row.x, row.x_right] == pa.array(extra + extra).to_pylist()
+
+
+def test_two_columns_of_one_name_are_refused() -> None:
+    h = OperatorHarness(WindowJoinOperator(10, 0, Keys("k"), Keys("k")), keyed=True)
+    h.process_columns(columns([1], k=[1], v=[1], v_right=[2]), on=0)
+    h.process_columns(columns([1], k=[1], v=[3]), on=1)
+    h.watermark(100, on=0)
+    with pytest.raises(StreamError, match="two columns 'v_right'"):
+        h.watermark(100, on=1)
+
+
 @pytest.mark.parametrize("is_restored", [False, True])
 def test_columns_that_become_wider_are_joined(is_restored: bool) -> None:
     def fresh(**settings: Any) -> Any:

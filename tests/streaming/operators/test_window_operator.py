@@ -398,6 +398,18 @@ def test_window_state_is_the_windows_and_global_state_the_keys() -> None:
     assert h.operator.keyed_state.number_of_entries("fired-0") == 1  # type: ignore[union-attr]
 
 
+def test_windows_that_merge_have_no_state() -> None:
+    """What a function kept of one was gone with each merge."""
+    h = harness(
+        EventTimeSessionWindows.with_gap(Time.milliseconds(10)),
+        contents=ListContents(),
+        evaluation=Process(PerWindowCount(), True),
+    )
+    h.process(("a", 1), at=1)
+    with pytest.raises(StreamError, match=r"no state of windows that merge.*global_state"):
+        h.watermark(10_000)
+
+
 @pytest.mark.parametrize("purging", [False, True])
 def test_state_of_a_trigger_ends_with_its_window(purging: bool) -> None:
     """WI-12: else each window that ends before the trigger fires leaves something for ever."""
