@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from itertools import chain
@@ -339,6 +339,7 @@ def _check_one_family(name: str, values: Values) -> None:
 
 
 def _check_declared(name: str, values: Values, kind: pa.DataType) -> None:
+    lost: Iterable[Any] = ()
     if pa.types.is_integer(kind):
         lost = (v for v in values if isinstance(v, float | Decimal | np.floating) and v % 1 != 0)
     elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
@@ -347,8 +348,6 @@ def _check_declared(name: str, values: Values, kind: pa.DataType) -> None:
         lost = (v for v in values if isinstance(v, str))
     elif pa.types.is_float32(kind):
         lost = (v for v in values if v is not None and abs(v) > _LARGEST_FLOAT and abs(v) != inf)
-    else:
-        return
     for value in lost:
         raise StreamError(f"column {name!r} is declared as {kind}, and {value!r} is no such value")
 
