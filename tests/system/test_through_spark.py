@@ -37,6 +37,7 @@ def named(rows: Any, checkpoint_id: int) -> Any:
     return rows.join(names, "k").select("n", "name")
 
 
+@pytest.mark.slow
 def test_each_row_comes_back_once_although_the_driver_and_a_task_are_killed_in_between(
     cluster: ClusterClient, tmp_path: Path
 ) -> None:
