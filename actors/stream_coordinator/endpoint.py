@@ -444,7 +444,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         self._refuse_others(reader.job_master_id)
         if not await self._is_of_the_present(reader):
             return ()
-        return self._hosts[reader.vertex_id].events_before(reader, checkpoint_id)
+        return await self._hosts[reader.vertex_id].events_before(reader, checkpoint_id)
 
     async def results_are_at(self, job_master_id: JobMasterId, place: CollectorPlace) -> None:
         self._refuse_others(job_master_id)

@@ -80,7 +80,9 @@ class SourceHost:
         """Up to which they are kept."""
         self._is_kept = True
         """Whether they can be."""
-        self._is_to_be_kept_again = False
+        self._is_to_be_kept_again = progress is not None
+        self._may_be_unknown = progress is not None
+        """Whether nobody else may know what this one goes on from."""
         self._keeping: asyncio.Task[None] | None = None
         self._awaiting_kept: list[asyncio.Future[None]] = []
         self._calls = asyncio.Lock()
@@ -110,8 +112,10 @@ class SourceHost:
                 return ()  # a later call of this reader has taken its place
         return ()
 
-    def events_before(self, reader: ReaderProgress, checkpoint_id: int) -> tuple[bytes, ...]:
+    async def events_before(self, reader: ReaderProgress, checkpoint_id: int) -> tuple[bytes, ...]:
         """See :meth:`StreamCoordinatorGateway.exchange_until_cut`."""
+        if self._may_be_unknown:  # else all before a cut is kept before anybody hears of the cut
+            await self.kept()
         events = self._hosted.events_before(
             checkpoint_id, reader.subtask_index, reader.attempt_number, reader.position
         )
@@ -186,6 +190,7 @@ class SourceHost:
 
     async def kept(self) -> None:
         """Return when all that has changed so far is kept, or cannot be."""
+        self._changed()
         if self._keeping is not None:
             kept = asyncio.get_running_loop().create_future()
             self._awaiting_kept.append(kept)
@@ -226,6 +231,7 @@ class SourceHost:
             self._is_kept = False
             await self._keep(None)
             hosted.keep_no_more()
+        self._may_be_unknown = False
 
     async def _progress(self, hosted: SourceCoordinator) -> SourceProgress | None:
         service = self._endpoint.rpc_service

@@ -10,7 +10,9 @@ has taken its snapshot.  So each split is in one of the two, whichever checkpoin
 
 A coordinator may die while its readers run on.  So all that it knows can be taken from it
 (:meth:`SourceCoordinator.progress`), and kept elsewhere; another one goes on from there.  Readers
-are told only what is kept: whatever they know, the next coordinator knows, too.
+are told only what is kept: whatever they know, the next coordinator knows, too.  The next one does
+not know whether what it goes on from is kept: whoever gave it may have died since, and may have
+been the only one to know.  So it has that kept once more before it tells anybody.
 """
 
 from __future__ import annotations
@@ -150,7 +152,7 @@ def _restored(state: ReaderState) -> _Reader:
         checkpoint_id=state.checkpoint_id,
         events=events,
         confirmed=state.confirmed,
-        kept=state.confirmed + len(events),
+        kept=state.confirmed,
         given=state.given,
         asked_at=state.asked_at,
         is_done=state.is_done,
@@ -420,10 +422,13 @@ class SourceCoordinator(EnumeratorContext[Any]):
         if self._enumerator is not None:
             last = max(self._cuts, default=self._restored_from)
             state = write_enumerator_state(self._enumerator.snapshot_state(last))
+        parallelism = self._parallelism
+        if self._gone_on_from is not None:
+            parallelism = self._gone_on_from.parallelism
         with self._lock:
             readers = tuple(reader.state(subtask) for subtask, reader in self._readers.items())
             return SourceProgress(
-                self._parallelism,
+                parallelism,
                 self._restored_from,
                 tuple(self._cuts),
                 state,

@@ -181,7 +181,7 @@ async def test_a_cut_waits_for_a_reader_where_splits_are_to_go_back() -> None:
     state = await cut
     assert state is not None
     assert sorted(read_enumerator_state(state)) == ["a", "b", "c"]
-    assert source.events_before(asks(0, attempt=1), 1) == ()
+    assert await source.events_before(asks(0, attempt=1), 1) == ()
     exchange.cancel()
     await source.close()
 
@@ -191,4 +191,50 @@ async def test_a_cut_waits_for_a_reader_for_a_while_only() -> None:
     source = await one_that_owes_splits(Keeper())
     with pytest.raises(OperatorError, match="cannot go back"):
         await source.snapshot(1)
+    await source.close()
+
+
+async def one_that_goes_on(keeper: Keeper, *, has_cut: bool = False) -> SourceHost:
+    """From one whose keeper may have died with what it was told last: that reader 0 has a split."""
+    before = Keeper()
+    before.may_answer.set()
+    first = host(before)
+    assert letters(await first.exchange(asks(1))) == ["a"]
+    if has_cut:
+        await first.snapshot(1)
+        await first.kept()
+    await first.close()
+    return host(keeper, progress=before.told[-1])
+
+
+@pytest.mark.parametrize("asked", ["for splits", "before a cut"])
+async def test_readers_are_told_what_another_one_has_left_when_it_is_kept_once_more(
+    asked: str,
+) -> None:
+    """Only the JobMaster that has started this one knew of it: the next one would have given the
+    split to another reader, too (seed 51928)."""
+    keeper = Keeper()
+    source = await one_that_goes_on(keeper, has_cut=asked == "before a cut")
+    is_cut = asked == "before a cut"
+    call = source.events_before(asks(1), 1) if is_cut else source.exchange(asks(1))
+    answer = asyncio.ensure_future(call)
+    await keeper.is_told.wait()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not answer.done()
+    keeper.may_answer.set()
+    assert letters(await answer) == ["a"]
+    kept = keeper.told[0]
+    assert kept is not None
+    assert kept.parallelism == 1
+    assert letters(kept.readers[0].events) == ["a"]
+    await source.close()
+
+
+async def test_what_another_one_has_left_and_cannot_be_kept_again_is_said_and_told() -> None:
+    keeper = Keeper(has_room=False)
+    keeper.may_answer.set()
+    source = await one_that_goes_on(keeper, has_cut=True)
+    assert letters(await source.events_before(asks(1), 1)) == ["a"]
+    assert keeper.told[-1] is None
     await source.close()
