@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # Where it is set, each of the hundreds of processes that tests start would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all test-spark4 simulate safeguards mutants lint format bench coverage-page clean
+.PHONY: help demo test test-all test-spark4 test-matrix simulate safeguards mutants lint format bench coverage-page clean
 .DEFAULT_GOAL := help
 
 help:
@@ -14,6 +14,7 @@ help:
 	@echo 'make test    lint, types and all tests but the slow ones'
 	@echo 'make test-all  the slow ones, too'
 	@echo 'make test-spark4  the tests of Spark stages on Spark 4, in an environment of its own'
+	@echo 'make test-matrix  the fast tests with each Python, and with the oldest and newest Ray'
 	@echo 'make simulate  every simulated scenario with SEEDS=10000 seeds'
 	@echo 'make mutants  how many small changes of decisions and of the RPC core the tests notice'
 	@echo 'make lint    ruff, mypy'
@@ -63,6 +64,11 @@ $(VENV4)/.ready: pyproject.toml tools/bootstrap tools/spark4_requirements.py
 test-spark4: $(VENV4)/.ready
 	@$(VENV4)/bin/pytest --numprocesses 0 tests/spark tests/system/test_spark_job.py $(PYTEST_ARGS)
 
+# Some of them: make test-matrix ROWS="3.10-oldest 3.13"
+ROWS :=
+test-matrix: $(READY)
+	@$(BIN)/python -m tools.test_matrix $(ROWS) $(if $(PYTEST_ARGS),-- $(PYTEST_ARGS))
+
 # Other seeds: make simulate SEEDS=100000 SIMULATE_ARGS="--first-seed 10000 -k ledger"
 SEEDS := 10000
 simulate: $(READY)
@@ -82,4 +88,4 @@ coverage-page: $(READY)
 	@$(BIN)/python tools/spec_coverage.py --write
 
 clean:
-	@rm -rf $(VENV) $(VENV4) build dist .mypy_cache .ruff_cache .pytest_cache
+	@rm -rf $(VENV) $(VENV4) .venv-matrix build dist .mypy_cache .ruff_cache .pytest_cache

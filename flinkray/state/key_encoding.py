@@ -695,7 +695,7 @@ def _decode_uuid(data: bytes, at: int) -> tuple[uuid.UUID, int]:
     return uuid.UUID(bytes=data[at : at + 16]), at + 16
 
 
-NO_TIME = np.datetime64("NaT")
+NO_TIME = np.datetime64("NaT", "ns")
 """The one object that is kept for NumPy's and pandas' NaT, which do not equal themselves."""
 
 _DECODERS: dict[int, Callable[[bytes, int], tuple[Any, int]]] = {

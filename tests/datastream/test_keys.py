@@ -123,7 +123,7 @@ def text(part: int) -> str:
         pytest.param(lambda n: Place(float("nan")), id="NaN in a class of attrs"),
         pytest.param(lambda n: Measure(value=float("nan")), id="NaN in a pydantic model"),
         pytest.param(lambda n: Row(1, float("nan")), id="NaN in a row"),
-        pytest.param(lambda n: [pd.NaT, np.datetime64("NaT")][n % 2], id="NaT"),
+        pytest.param(lambda n: [pd.NaT, np.datetime64("NaT", "ns")][n % 2], id="NaT"),
         pytest.param(lambda n: NANOSECONDS[n % 3], id="nanoseconds"),
     ],
 )  # fmt: skip

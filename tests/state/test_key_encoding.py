@@ -140,7 +140,7 @@ EQUAL: list[tuple[Any, Any]] = [
     (math.nan, decimal.Decimal("nan")),
     ((math.nan, 1), (-math.nan, 1)),
     (math.inf, decimal.Decimal("inf")),
-    (pd.NaT, np.datetime64("NaT")),
+    (pd.NaT, np.datetime64("NaT", "ns")),
     (np.datetime64(1, "ns"), pd.Timestamp(1)),
     (np.datetime64(1, "ns"), pa.scalar(1, pa.timestamp("ns"))),
     (pd.Timestamp(1, tz="UTC"), pa.scalar(1, pa.timestamp("ns", "UTC"))),
