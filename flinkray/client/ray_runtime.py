@@ -198,7 +198,9 @@ def _words_of(error: BaseException) -> str:
     """What it says, and what is behind it where Ray says only that something failed."""
     said = _without_frames(str(error)).strip().rstrip(".") or type(error).__name__
     cause = error.__cause__
-    return said if cause is None else f"{said}: {_words_of(cause)}"
+    if cause is None or cause is error:  # Ray's `raise error from error`
+        return said
+    return f"{said}: {_words_of(cause)}"
 
 
 def _without_frames(text: str) -> str:

@@ -76,6 +76,13 @@ def test_of_a_traceback_in_rays_words_only_its_error_is_told() -> None:
     )
 
 
+def test_an_error_that_is_its_own_cause_is_told_once() -> None:
+    """So Ray raises it where its dashboard does not start."""
+    error = RuntimeError("Failed to start the dashboard")
+    error.__cause__ = error
+    assert _words_of(error) == "Failed to start the dashboard"
+
+
 def test_a_ray_that_takes_too_long_to_start_is_started_again() -> None:
     """But not for ever, and no other failure is tried again."""
     late = Exception("The current node timed out during startup. This could happen because …")
