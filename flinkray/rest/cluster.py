@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from flinkray.actors.gateways import DispatcherGateway
+from flinkray.core.errors import JobNotFoundError
 from flinkray.core.ids import JobID
 from flinkray.scheduler.reports.job_info import ClusterOverview, JobDetails, JobOverview
 from flinkray.scheduler.reports.job_settings import JobSettings
@@ -137,6 +138,13 @@ class ClusterView:
             )
 
         return await self._looks.look(job_id, fetch)
+
+    async def details_if_known(self, job_id: JobID) -> JobDetails | None:
+        """None: there is no such job, or not any more."""
+        try:
+            return await self.details(job_id)
+        except JobNotFoundError:
+            return None
 
     async def settings(self, job_id: JobID) -> JobSettings:
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from aiohttp import web
 from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotType
 from flinkray.core.errors import JobNotFoundError, RpcTimeoutError
 from flinkray.core.ids import JobID, JobVertexID, TriggerID
-from flinkray.rest import checkpoint_json, cluster_json, job_json
+from flinkray.rest import attempts_json, checkpoint_json, cluster_json, job_json
 from flinkray.rest.cluster import ClusterView
 from flinkray.rest.errors import RestError, bad_request, not_found
 from flinkray.rest.json_text import WrittenOnce
@@ -85,6 +86,7 @@ class Handlers:
             ("GET", f"{job}/plan", self.plan),
             ("GET", f"{job}/exceptions", self.exceptions),
             ("GET", f"{job}/accumulators", self.accumulators),
+            ("GET", f"{job}/progress", self.progress),
             ("PATCH", f"{job}/clientHeartbeat", self.client_heartbeat),
             ("GET", f"{job}/checkpoints", self.checkpoints),
             ("POST", f"{job}/checkpoints", self.trigger_checkpoint),
@@ -96,11 +98,13 @@ class Handlers:
             ("GET", vertex, self.vertex),
             ("GET", f"{vertex}/subtasktimes", self.subtask_times),
             ("GET", f"{vertex}/taskmanagers", self.vertex_task_managers),
+            ("GET", f"{vertex}/attempts", self.attempts),
             ("GET", f"{vertex}/subtasks/{{subtask}}", self.subtask),
             ("POST", "/savepoint-disposal", self.dispose),
             ("GET", "/savepoint-disposal/{trigger}", self.disposal),
             ("GET", "/taskmanagers", self.task_managers),
             ("GET", "/taskmanagers/{executor}", self.task_manager),
+            ("GET", "/taskmanagers/{executor}/tasks", self.task_manager_tasks),
         ]
 
     # --- the cluster ------------------------------------------------------------------------------
@@ -122,6 +126,12 @@ class Handlers:
 
     async def task_manager(self, request: web.Request) -> Answer:
         return Answer(cluster_json.task_manager_details(await self._task_executor(request)))
+
+    async def task_manager_tasks(self, request: web.Request) -> Answer:
+        executor = await self._task_executor(request)
+        found = await asyncio.gather(*map(self._cluster.details_if_known, executor.jobs))
+        jobs = [job for job in found if job is not None]
+        return Answer(attempts_json.tasks_on(str(executor.location.resource_id), jobs))
 
     async def _task_executor(self, request: web.Request) -> TaskExecutorInfo:
         wanted = request.match_info["executor"]
@@ -164,6 +174,11 @@ class Handlers:
                 "serialized-user-task-accumulators": {},
             }
         )
+
+    async def progress(self, request: web.Request) -> Answer:
+        details = await self._details(request)
+        settings = await self._cluster.settings(details.job_id)
+        return Answer(attempts_json.progress(details, settings))
 
     async def status(self, request: web.Request) -> Answer:
         """As it is now: clients wait for a change of it."""
@@ -227,6 +242,10 @@ class Handlers:
         details, vertex = await self._vertex(request)
         return Answer(job_json.vertex_task_managers(vertex, details, self._now()))
 
+    async def attempts(self, request: web.Request) -> Answer:
+        _, vertex = await self._vertex(request)
+        return Answer(attempts_json.attempts(vertex, self._now()))
+
     async def subtask(self, request: web.Request) -> Answer:
         index = number(request, "subtask")
         _, vertex = await self._vertex(request)
@@ -243,6 +262,10 @@ class Handlers:
 
     async def checkpoints(self, request: web.Request) -> Answer:
         details = await self._details(request)
+        if details.checkpoints is None:
+            settings = await self._cluster.settings(details.job_id)
+            if settings.checkpoints is None:
+                raise not_found("Checkpointing has not been enabled.")
         return Answer(checkpoint_json.statistics(details.checkpoints))
 
     async def checkpoint(self, request: web.Request) -> Answer:

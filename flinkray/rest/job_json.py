@@ -123,7 +123,7 @@ def exceptions(job: JobDetails, most: int) -> dict[str, Any]:
 
 
 def _exception(entry: ExceptionEntry) -> dict[str, Any]:
-    executor, endpoint = _place(entry.location)
+    executor, endpoint = place_of(entry.location)
     return {
         "exceptionName": _name(entry),
         "stacktrace": entry.traceback or entry.text,
@@ -218,7 +218,7 @@ def vertex_details(vertex: VertexInfo, now: float) -> dict[str, Any]:
 
 
 def subtask(execution: ExecutionInfo, now: float) -> dict[str, Any]:
-    executor, endpoint = _place(execution.location)
+    executor, endpoint = place_of(execution.location)
     start = milliseconds(execution.state_timestamps.get("DEPLOYING"))
     return {
         "subtask": execution.subtask_index,
@@ -284,7 +284,7 @@ def subtask_times(vertex: VertexInfo, now: float) -> dict[str, Any]:
         "subtasks": [
             {
                 "subtask": execution.subtask_index,
-                "endpoint": _place(execution.location)[1],
+                "endpoint": place_of(execution.location)[1],
                 "duration": _time_of(execution, now),
                 "timestamps": {
                     state: milliseconds(execution.state_timestamps.get(state), 0)
@@ -300,7 +300,7 @@ def vertex_task_managers(vertex: VertexInfo, job: JobDetails, now: float) -> dic
     """Its subtasks, by the TaskExecutor that has them."""
     by_executor: defaultdict[str, list[ExecutionInfo]] = defaultdict(list)
     for execution in vertex.executions:
-        by_executor[_place(execution.location)[0]].append(execution)
+        by_executor[place_of(execution.location)[0]].append(execution)
     return {
         "id": vertex.vertex_id.hex(),
         "name": vertex.name,
@@ -319,7 +319,7 @@ def _on_executor(
     measured = [it.io_metrics for it in executions if it.io_metrics is not None]
     is_complete = len(measured) == len(executions)
     return {
-        "endpoint": _place(executions[0].location)[1],
+        "endpoint": place_of(executions[0].location)[1],
         "taskmanager-id": executor,
         "status": vertex_status(counts, len(executions)),
         **_run(executions, job, now),
@@ -329,7 +329,7 @@ def _on_executor(
     }
 
 
-def _place(location: str | None) -> tuple[str, str]:
+def place_of(location: str | None) -> tuple[str, str]:
     """The TaskExecutor, and the host that it is on."""
     found = None if location is None else _LOCATION.fullmatch(location)
     if found is None:

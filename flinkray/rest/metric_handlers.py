@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterable
 
 from aiohttp import web
 
-from flinkray.core.errors import JobNotFoundError
 from flinkray.core.ids import JobID
 from flinkray.rest import metrics_json
 from flinkray.rest.cluster import ClusterView
@@ -15,7 +14,7 @@ from flinkray.rest.errors import bad_request, not_found
 from flinkray.rest.handlers import Answer, Route, vertex_of
 from flinkray.rest.measurements import JobLook, Measured, Measurements
 from flinkray.rest.requests import job_id, job_id_of, number, number_of, vertex_id
-from flinkray.scheduler.reports.job_info import JobDetails, VertexInfo
+from flinkray.scheduler.reports.job_info import VertexInfo
 
 
 class MetricHandlers:
@@ -69,16 +68,9 @@ class MetricHandlers:
         if "jobs" not in request.query:
             jobs = await self._cluster.jobs()
             wanted = [job.job_id for job in jobs if not job.status.is_globally_terminal]
-        every = await asyncio.gather(*map(self._details, wanted))
+        every = await asyncio.gather(*map(self._cluster.details_if_known, wanted))
         rows = [metrics_json.of_job(job, self._now()) for job in every if job is not None]
         return Answer(metrics_json.aggregated(rows, names, aggregations))
-
-    async def _details(self, wanted: JobID) -> JobDetails | None:
-        """None: there is no such job, or not any more."""
-        try:
-            return await self._cluster.details(wanted)
-        except JobNotFoundError:
-            return None
 
     async def of_job(self, request: web.Request) -> Answer:
         job = await self._cluster.details(job_id(request))

@@ -8,7 +8,7 @@ import ipaddress
 import logging
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Container, Iterable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -34,6 +34,7 @@ from flinkray.rest.json_text import JsonText, to_json
 from flinkray.rest.metric_handlers import MetricHandlers
 from flinkray.rest.operations import Operations
 from flinkray.rest.settings_handlers import SettingsHandlers
+from flinkray.rest.web_page import WebPage
 
 log = logging.getLogger(__name__)
 
@@ -182,9 +183,11 @@ def application(routes: Iterable[Route], settings: RestSettings) -> web.Applicat
     Raises:
         RuntimeError: two handlers are for one route (RE-09).
     """
+    page = WebPage()
+    door = _Door(settings, page.files)
     app = web.Application(
         client_max_size=settings.max_content_length,
-        middlewares=[_errors_as_json, _Limit(settings.max_requests), _Door(settings)],
+        middlewares=[_errors_as_json, _Limit(settings.max_requests), door],
     )
     known: set[tuple[str, str]] = set()
     for method, path, handler in routes:
@@ -193,6 +196,7 @@ def application(routes: Iterable[Route], settings: RestSettings) -> web.Applicat
         known.add((method, path))
         for version in _VERSIONS:
             app.router.add_route(method, version + path, _served(handler))
+    page.add_to(app)
     return app
 
 
@@ -244,18 +248,22 @@ class _Limit:
 
 
 class _Door:
-    """Who may ask: who has the token, and no page of another site in a user's browser."""
+    """Who may ask: who has the token, and no page of another site in a user's browser.  Our own
+    page asks its user for the token, so whoever reaches the endpoint gets the page's files."""
 
     __middleware_version__ = 1
 
-    def __init__(self, settings: RestSettings) -> None:
+    def __init__(self, settings: RestSettings, page: Container[str]) -> None:
+        """*page*: the paths of its files."""
         self._token = None if settings.token is None else settings.token.encode()
         self._host = settings.host
+        self._page = page
 
     async def __call__(self, request: web.Request, handler: Next) -> web.StreamResponse:
+        is_page = request.path in self._page
         if self._token is None:
-            self._check_site(request)
-        elif not self._has_token(request):
+            self._check_site(request, is_page)
+        elif not (is_page or self._has_token(request)):
             answer = answer_of(
                 RestError(401, "the request must carry Authorization: Bearer <token>"), to_json
             )
@@ -269,13 +277,16 @@ class _Door:
         assert self._token is not None
         return kind.lower() == "bearer" and hmac.compare_digest(sent, self._token)
 
-    def _check_site(self, request: web.Request) -> None:
-        """A page of another site can have a browser send requests here.  It says so in Origin; or
-        its name leads here, and then that is in Host."""
+    def _check_site(self, request: web.Request, is_page: bool) -> None:
+        """A page of another site can have a browser send requests here.  It says so in Origin; of
+        pictures and links, which have none, in Sec-Fetch-Site; or its name leads here, and then
+        that is in Host.  A link to our page is none of its requests."""
         host = _host_of(f"//{request.host}")
         origin = request.headers.get("Origin")
         if origin is not None and _host_of(origin) != host:
             raise RestError(403, f"a page of {origin} may not ask here")
+        if request.headers.get("Sec-Fetch-Site") == "cross-site" and not is_page:
+            raise RestError(403, "a page of another site may not ask here")
         if not (_is_address(host) or host in ("localhost", self._host)):
             raise RestError(
                 403, f"{host!r} is not where this is: ask by its address, or set {REST_TOKEN.key}"

@@ -11,11 +11,12 @@ from urllib.parse import urlsplit
 
 @dataclass(frozen=True)
 class Response:
-    """*body*: the JSON that was sent; None of an empty one."""
+    """*body*: the JSON that was sent; None of an empty one, and of what is none."""
 
     status: int
     headers: dict[str, str]
     body: Any
+    raw: bytes
 
     @property
     def error(self) -> str:
@@ -45,7 +46,9 @@ class Asker:
             response = connection.getresponse()
             text = response.read()
             headers = {name.lower(): value for name, value in response.getheaders()}
-            return Response(response.status, headers, json.loads(text) if text else None)
+            is_json = headers.get("content-type", "").startswith("application/json")
+            body = json.loads(text) if text and is_json else None
+            return Response(response.status, headers, body, text)
         finally:
             connection.close()
 

@@ -1,0 +1,317 @@
+"""The web page in a real Chromium, by mouse and keyboard, against a real endpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from flinkray.datastream import Configuration, StreamExecutionEnvironment, WatermarkStrategy
+from flinkray.datastream.connectors import DataGeneratorSource, DiscardingSink
+from flinkray.rest.server import RestServer
+from flinkray.testing.threaded_cluster import ThreadedCluster
+from flinkray.testing.waiting import wait_until
+from tests.datastream.tallies import settings as checkpoints
+from tests.rest.conftest import Counting, settings
+from tests.rest.http import Asker
+from tests.rest.test_server import TOKEN
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+HOSTILE = '<img src="x" onerror="document.title=1"><script>document.title=1</script>'
+ACCESSIBLE = (Path(__file__).parent / "accessible.js").read_text()
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    options = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=options)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def job(cluster: ThreadedCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An elastic stream that runs, and whose name is no good."""
+    env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster.client)
+    values = {
+        **checkpoints(tmp_path_factory.mktemp("job"), "1 h"),
+        "jobmanager.scheduler": "adaptive",
+    }
+    env.configure(Configuration.from_dict(values))
+    source = DataGeneratorSource(lambda n: n, 10**9, 500.0)
+    numbers = env.set_parallelism(2).from_source(
+        source, WatermarkStrategy.no_watermarks(), "numbers"
+    )
+    numbers.rebalance().map(lambda n: n).name("seen <b>").sink_to(DiscardingSink())
+    job_id = env.execute_async(HOSTILE).get_job_id().hex()
+    yield job_id
+    cluster.client.job(job_id).cancel()
+    cluster.client.job(job_id).wait(30)
+
+
+class Served:
+    """An endpoint that can be ended and begun again at its address."""
+
+    def __init__(self, cluster: ThreadedCluster, **values: str) -> None:
+        self._cluster = cluster
+        self._values = {"web_refresh__interval": "1 s", **values}
+        self.start()
+        self.url = self._server.url
+
+    def start(self, port: int = 0) -> None:
+        clock = self._cluster.mini.client.clock
+        values = {**self._values, "rest_bind__port": str(port)}
+        of = Counting(self._cluster)
+        self._server = RestServer(of, settings(**values), clock.monotonic)
+        self._cluster.client.run(self._server.start())
+
+    def again(self) -> None:
+        self.start(urlsplit(self.url).port or 0)
+
+    def close(self) -> None:
+        self._cluster.client.run(self._server.close())
+
+
+@pytest.fixture
+def endpoint(cluster: ThreadedCluster) -> Iterator[Served]:
+    served = Served(cluster)
+    yield served
+    served.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A new one, that must not complain: not of its policy, nor of a mistake in it."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page, complaints = context.new_page(), list[str]()
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on(
+        "console",
+        lambda said: complaints.append(said.text) if "Security" in said.text else None,
+    )
+    page.set_default_timeout(20_000)
+    yield page
+    assert complaints == []
+    context.close()
+
+
+def open_job(page: Page, endpoint: Served, job: str, part: str = "") -> None:
+    page.goto(f"{endpoint.url}/#/jobs/{job}{part}")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("<img")
+
+
+def until_runs(endpoint: Served, job: str, parallelism: int) -> None:
+    ask = Asker(endpoint.url)
+
+    def runs() -> bool:
+        vertices = ask.get(f"/jobs/{job}")["vertices"]
+        return bool(vertices) and all(it["tasks"]["RUNNING"] == parallelism for it in vertices)
+
+    wait_until(runs, 60, f"{parallelism} subtasks of each vertex")
+
+
+def test_what_a_user_has_named_is_shown_as_text(page: Page, endpoint: Served, job: str) -> None:
+    until_runs(endpoint, job, 2)
+    page.goto(endpoint.url)
+    page.get_by_role("link", name=HOSTILE).click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text(HOSTILE)
+    graph = page.get_by_role("group", name="Graph of the job")
+    expect(graph.get_by_role("link")).to_have_count(2)
+    graph.get_by_role("link", name="seen <b>").press("Enter")
+    expect(page.get_by_role("heading", name="seen <b>")).to_be_visible()
+    expect(page.get_by_role("table", name="Subtasks of").locator("tbody tr")).to_have_count(2)
+    expect(page.get_by_role("table", name="Vertices")).to_contain_text("/s")  # at the second look
+    page.goto(f"{endpoint.url}/#/executors")
+    expect(page.get_by_role("list").get_by_role("link", name=HOSTILE).first).to_be_visible()
+    assert page.locator("img, script:not([src])").count() == 0
+    assert page.title() == "TaskExecutors – flinkray"
+
+
+def test_answers_and_refusals_of_what_is_asked_for_by_keyboard(
+    page: Page, endpoint: Served, job: str, folder: Path
+) -> None:
+    until_runs(endpoint, job, 2)
+    open_job(page, endpoint, job)
+    opener = page.get_by_role("button", name="Take a savepoint")
+    opener.press("Enter")
+    dialog = page.get_by_role("dialog", name="Take a savepoint")
+    dialog.get_by_label("Directory").press("Enter")
+    expect(dialog.get_by_role("status")).to_contain_text("Refused: ")
+    expect(dialog.get_by_role("status")).to_contain_text("savepoint-dir")
+    dialog.get_by_label("Directory").fill(str(folder))
+    dialog.get_by_label("Directory").press("Enter")
+    expect(dialog.get_by_role("status")).to_contain_text(f"The savepoint is at {folder}")
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    expect(opener).to_be_focused()
+    open_job(page, endpoint, job, "/checkpoints")
+    expect(page.get_by_role("table", name="History")).to_contain_text("savepoint")
+
+
+def test_a_job_is_rescaled_and_cancelled(page: Page, endpoint: Served, job: str) -> None:
+    until_runs(endpoint, job, 2)
+    open_job(page, endpoint, job)
+    page.get_by_role("button", name="Rescale").click()
+    dialog = page.get_by_role("dialog", name="Rescale")
+    for field in dialog.get_by_label("At most").all():
+        field.fill("1")
+    dialog.get_by_role("button", name="Rescale it").click()
+    expect(dialog.get_by_role("status")).to_contain_text("The new bounds hold")
+    until_runs(endpoint, job, 1)
+    dialog.get_by_role("button", name="Close").click()
+    page.get_by_role("button", name="Cancel the job").click()
+    page.get_by_role("button", name="Do nothing").click()
+    page.get_by_role("button", name="Cancel the job").click()
+    page.get_by_role("button", name="Cancel it").click()
+    expect(page.get_by_role("dialog").get_by_role("status")).to_contain_text("being cancelled")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("CANCELED")
+    expect(page.get_by_role("button", name="Cancel the job")).to_have_count(0)
+
+
+def test_the_token_is_asked_for_and_kept_for_the_session(
+    page: Page, cluster: ThreadedCluster
+) -> None:
+    served = Served(cluster, rest_token=TOKEN)
+    try:
+        page.goto(served.url)
+        field = page.get_by_label("Token")
+        expect(field).to_be_focused()
+        field.fill("0123456789abcdeX")
+        field.press("Enter")
+        expect(page.get_by_role("alert")).to_contain_text(["", "That is not the token."])
+        page.get_by_label("Token").fill(TOKEN)
+        page.get_by_role("button", name="Go on").click()
+        expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
+        page.reload()
+        expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
+        assert page.evaluate("[localStorage.length, document.cookie]") == [0, ""]
+        page.get_by_role("button", name="Forget token").click()
+        expect(page.get_by_label("Token")).to_be_visible()
+    finally:
+        served.close()
+
+
+def test_an_endpoint_that_goes_away_is_missed_and_found_again(page: Page, endpoint: Served) -> None:
+    page.goto(endpoint.url)
+    expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
+    endpoint.close()
+    expect(page.locator("#trouble")).to_contain_text("does not answer. What is shown is of ")
+    endpoint.again()
+    expect(page.locator("#trouble")).to_be_empty()
+
+
+def test_updates_can_be_paused(page: Page, endpoint: Served) -> None:
+    page.goto(endpoint.url)
+    expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
+    page.get_by_role("button", name="Pause updates").click()
+    expect(page.get_by_role("button", name="Pause updates")).to_have_attribute(
+        "aria-pressed", "true"
+    )
+    expect(page.get_by_role("contentinfo")).to_contain_text("updates are paused")
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1280, "light")])
+def test_every_view_can_be_read_and_operated(
+    width: int, scheme: Any, page: Page, endpoint: Served, job: str
+) -> None:
+    """Names of what can be operated, headings in order, contrast of 4.5, and nothing that is wider
+    than the screen."""
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": width, "height": 800})
+    parts = ["", "/timeline", "/checkpoints", "/exceptions", "/configuration"]
+    for place in ["jobs", "executors", *(f"jobs/{job}{part}" for part in parts)]:
+        page.goto(f"{endpoint.url}/#/{place}")
+        page.locator(".view h1").wait_for()
+        assert page.evaluate(ACCESSIBLE) == [], place
+
+
+CHAIN = """Traceback (most recent call last):
+  File "/jobs/delays.py", line 3, in parse
+    airports[code]
+    ~~~~~~~~^^^^^^
+KeyError: 'EWR'
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "/jobs/delays.py", line 9, in flight
+    raise ValueError(line) from error
+ValueError: no such airport
+"""
+OF_SPARK = """Traceback (most recent call last):
+  File "/lib/py4j/protocol.py", line 326, in get_return_value
+    raise Py4JJavaError(
+py4j.protocol.Py4JJavaError: An error occurred while calling o196.parquet.
+: org.apache.spark.SparkException: Job aborted: Traceback (most recent call last):
+  File "/jobs/delays.py", line 7, in mean
+    return total / 0
+ZeroDivisionError: division by zero
+
+\tat org.apache.spark.api.python.BasePythonRunner.handle(PythonRunner.scala:572)
+Caused by: java.io.EOFException
+"""
+
+
+@pytest.mark.parametrize(
+    ("trace", "cause"),
+    [
+        (
+            CHAIN,
+            ["KeyError: 'EWR'", "delays.py, line 3, in parse", ["ValueError: no such airport"]],
+        ),
+        (OF_SPARK, ["ZeroDivisionError: division by zero", "delays.py, line 7, in mean", []]),
+        (
+            "java.lang.A: b\n\tat a.B(C.java)\nCaused by: java.io.E: disk",
+            ["java.io.E: disk", None, []],
+        ),
+        ("TaskExecutor lost\nmore", ["TaskExecutor lost", None, []]),
+    ],
+)
+def test_the_innermost_cause_comes_first(
+    trace: str, cause: list[Any], page: Page, endpoint: Served
+) -> None:
+    page.goto(endpoint.url)
+    found = page.evaluate(
+        f"import('/web/causes.js').then((it) => it.innermost({json.dumps(trace)}))"
+    )
+    assert [found["text"], found["place"], found["after"]] == cause
+
+
+def test_vertices_of_a_graph_do_not_lie_on_each_other(page: Page, endpoint: Served) -> None:
+    """Also where an edge passes a layer, in both directions."""
+    page.goto(endpoint.url)
+    inputs = {"a": [], "b": [], "c": ["a", "b"], "d": ["c"], "e": ["d", "a"], "f": ["a"]}
+    nodes = [
+        {"id": name, "inputs": [{"id": one, "num": i} for i, one in enumerate(of)]}
+        for name, of in inputs.items()
+    ]
+    for is_down in ("false", "true"):
+        found = page.evaluate(
+            f"import('/web/graph.js').then((it) => ((told) => ({{...told, size: it.SIZE,"
+            f" places: [...told.places]}}))(it.layout({json.dumps(nodes)}, {is_down})))"
+        )
+        size, places = found["size"], dict(found["places"])
+        assert len(found["edges"]) == 6
+        for one, at in places.items():
+            assert 0 <= at["x"] <= found["width"] - size["width"]
+            assert 0 <= at["y"] <= found["height"] - size["height"]
+            for other, near in places.items():
+                apart = (
+                    abs(at["x"] - near["x"]) >= size["width"]
+                    or abs(at["y"] - near["y"]) >= size["height"]
+                )
+                assert one == other or apart
+        along = "y" if is_down == "true" else "x"
+        for edge in found["edges"]:
+            assert places[edge["from"]][along] < places[edge["to"]][along]
