@@ -22,7 +22,10 @@ _MEASURED = (
 
 
 def statistics(overview: CheckpointsOverview | None) -> dict[str, Any]:
-    """*overview*: None before a JobMaster has told of any.  The summary is of those in the history."""
+    """*overview*: None before a JobMaster has told of any.
+
+    The summary is of those in the history.
+    """
     known = overview or CheckpointsOverview(0, 0, 0, 0, None, None, None, None, ())
     history = [checkpoint(one) for one in known.history]
     completed = [one for one in history if one["className"] == "completed"]

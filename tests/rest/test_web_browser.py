@@ -134,7 +134,7 @@ def test_what_a_user_has_named_is_shown_as_text(page: Page, endpoint: Served, jo
     page.goto(f"{endpoint.url}/#/executors")
     expect(page.get_by_role("list").get_by_role("link", name=HOSTILE).first).to_be_visible()
     assert page.locator("img, script:not([src])").count() == 0
-    assert page.title() == "TaskExecutors – flinkray"
+    assert page.title() == "TaskExecutors · flinkray"
 
 
 def test_answers_and_refusals_of_what_is_asked_for_by_keyboard(
@@ -155,7 +155,7 @@ def test_answers_and_refusals_of_what_is_asked_for_by_keyboard(
     expect(dialog).to_have_count(0)
     expect(opener).to_be_focused()
     open_job(page, endpoint, job, "/checkpoints")
-    expect(page.get_by_role("table", name="History")).to_contain_text("savepoint")
+    expect(page.get_by_role("table", name="History of")).to_contain_text("savepoint")
 
 
 def test_a_job_is_rescaled_and_cancelled(page: Page, endpoint: Served, job: str) -> None:

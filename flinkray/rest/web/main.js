@@ -95,7 +95,7 @@ function plan() {
 
 export function render() {
   const content = h("div", { class: "view" }, view.render(data, render));
-  document.title = `${view.title(data)} – flinkray`;
+  document.title = `${view.title(data)} · flinkray`;
   if (main.firstElementChild?.className === "view") morph(main.firstElementChild, content);
   else main.replaceChildren(content);
   forgetButton.hidden = !token.get();
@@ -140,7 +140,7 @@ function askForToken() {
     id: "token", type: "password", autocomplete: "off", spellcheck: "false", required: true,
     "aria-describedby": wasWrong ? "wrong" : "why", "aria-invalid": wasWrong ? "true" : null,
   });
-  document.title = "Token – flinkray";
+  document.title = "Token · flinkray";
   main.replaceChildren(h("form", {
     class: "panel narrow",
     onsubmit: (event) => {
