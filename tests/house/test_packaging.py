@@ -93,7 +93,8 @@ def test_wheel_holds_what_is_needed_beside_the_modules(built: Built) -> None:
     names = zipfile.ZipFile(built.wheel).namelist()
     assert "flinkray/py.typed" in names
     page = {f"flinkray/rest/web/{it.name}" for it in (ROOT / "flinkray/rest/web").iterdir()}
-    assert page and page <= set(names)
+    assert page
+    assert page <= set(names)
     assert [name for name in names if name.endswith("data/share/flinkray/cluster.yaml")]
     assert [name for name in names if name.endswith(".dist-info/licenses/LICENSE")]
 
