@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # Where it is set, each of the hundreds of processes that tests start would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all test-spark4 test-matrix simulate safeguards mutants lint format bench coverage-page clean
+.PHONY: help demo test test-all test-spark4 test-matrix docs simulate safeguards mutants lint format bench coverage-page clean
 .DEFAULT_GOAL := help
 
 help:
@@ -17,6 +17,7 @@ help:
 	@echo 'make test-matrix  the fast tests with each Python, and with the oldest and newest Ray'
 	@echo 'make simulate  every simulated scenario with SEEDS=10000 seeds'
 	@echo 'make mutants  how many small changes of decisions and of the RPC core the tests notice'
+	@echo 'make docs    the documentation as a site, in build/site'
 	@echo 'make lint    ruff, mypy'
 	@echo 'make bench   every benchmark, one after the other'
 	@echo 'make format  let ruff format and fix'
@@ -29,6 +30,10 @@ $(READY): pyproject.toml tools/bootstrap
 
 demo: $(READY)
 	@$(BIN)/python examples/flights_demo.py
+
+docs: $(READY)
+	@$(BIN)/python -m mkdocs build --strict --quiet
+	@echo 'build/site/index.html'
 
 # How many seeds notice that a safeguard is missing: docs/safeguards.md.
 safeguards: $(READY)

@@ -156,7 +156,8 @@ class JobHandle:
         written is committed.  Returns the savepoint's directory.
 
         Args:
-            directory, timeout: as of :meth:`trigger_savepoint`.
+            directory: as of :meth:`trigger_savepoint`.
+            timeout: as of :meth:`trigger_savepoint`.
             drain: whether event time ends before: all windows and timers fire then.  Without it
                 they are in the savepoint, and come when a job goes on from it.
 

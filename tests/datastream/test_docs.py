@@ -16,6 +16,7 @@ from tests.datastream.test_api_surface import SURFACE, WITH_DOCTESTS
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ["datastream.md", "datastream-reference.md"]
+GUIDES = ["testing.md", "tuning.md", "from-pyflink.md", "from-structured-streaming.md"]
 
 
 def blocks(page: str) -> list[str]:
@@ -37,6 +38,16 @@ def test_examples_of_the_page_run(page: str) -> None:
     found = blocks(page)
     assert len(found) >= 6
     names: dict[str, Any] = {"__name__": "docs_datastream"}
+    for number, block in enumerate(found, 1):
+        exec(compile(block, f"docs/{page}, block {number}", "exec", dont_inherit=True), names)
+
+
+@pytest.mark.usefixtures("_default_parallelism")
+@pytest.mark.parametrize("page", GUIDES)
+def test_examples_of_the_guide_run(page: str) -> None:
+    found = blocks(page)
+    assert found
+    names: dict[str, Any] = {"__name__": "docs_guide"}
     for number, block in enumerate(found, 1):
         exec(compile(block, f"docs/{page}, block {number}", "exec", dont_inherit=True), names)
 
