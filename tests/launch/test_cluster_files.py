@@ -1,0 +1,55 @@
+"""The files for `ray up` are what Ray takes, and differ in machines and log-in only."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+FILES = ["cluster.yaml", "launch/aws.yaml", "launch/gcp.yaml"]
+MACHINES = {
+    "provider",
+    "auth",
+    "available_node_types",
+    "head_node_type",
+    "max_workers",
+    "idle_timeout_minutes",
+}
+
+
+def content(file: str) -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load((ROOT / file).read_text("utf-8"))
+    return loaded
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_the_file_is_what_rays_schema_asks_for(file: str) -> None:
+    schema = json.loads(files("ray.autoscaler").joinpath("ray-schema.json").read_text("utf-8"))
+    jsonschema.validate(content(file), schema)
+
+
+@pytest.mark.parametrize("file", FILES[1:])
+def test_the_head_is_one_of_the_types_of_nodes(file: str) -> None:
+    assert content(file)["head_node_type"] in content(file)["available_node_types"]
+
+
+@pytest.mark.parametrize("file", FILES[1:])
+def test_what_nodes_run_is_as_in_the_file_that_is_tested_from_up_to_down(file: str) -> None:
+    """But for commands that come before those, which prepare the machine."""
+    here, tested = content(file), content("cluster.yaml")
+    count = len(tested["setup_commands"])
+    assert here.pop("setup_commands")[-count:] == tested.pop("setup_commands")
+    rest = {key: value for key, value in here.items() if key not in MACHINES}
+    assert rest == {key: value for key, value in tested.items() if key not in MACHINES}
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_files_that_nodes_are_given_are_there(file: str) -> None:
+    mounted = [local for local in content(file)["file_mounts"].values() if local[0] != "~"]
+    assert [local for local in mounted if not (ROOT / local).exists()] == []
