@@ -37,6 +37,11 @@ MOST_WAITING = 16
 LOOK_INTERVAL = 0.2
 """Seconds between two looks at what the stream does."""
 
+_OF_ROWS = (
+    "through_spark makes a bounded one of the rows of each checkpoint: make it of the DataFrame "
+    "that the function is given, and read tables with spark.read instead of spark.readStream"
+)
+
 AS_SOON_AS_POSSIBLE: Mapping[str, object] = {"processingTime": "0 seconds"}
 _TRIGGERS = ("processingTime", "availableNow", "once")
 _OUTPUT_MODES = ("append", "update")
@@ -211,7 +216,7 @@ class EpochsToBatches(EpochTaker):
         return origin >= epoch.checkpoint_id
 
     def take(self, returned: object, epoch: Epoch) -> None:
-        frame = bounded(returned)
+        frame = bounded(returned, _OF_ROWS)
         schema = arrow_schema(frame.schema)
         self._batches.begin(frame.schema.simpleString())
         self.wait_for_room()

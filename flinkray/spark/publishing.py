@@ -86,8 +86,20 @@ def publish(returned: Any, location: str, attempt_name: str) -> SparkResult:
     return SparkResult(None, sum(rows.values()), frame.schema.json())
 
 
-def bounded(returned: Any) -> DataFrame:
-    """Raises InvalidStageResultError: it is no bounded DataFrame."""
+_FOR_STREAMS = (
+    "from_spark reads bounded ones: call from_spark_stream, or read with spark.read instead of "
+    "spark.readStream"
+)
+
+
+def bounded(returned: Any, why: str = _FOR_STREAMS) -> DataFrame:
+    """
+    Args:
+        why: a streaming one is no use, and what to do.
+
+    Raises:
+        InvalidStageResultError: it is no bounded DataFrame.
+    """
     from pyspark.sql import DataFrame
 
     if not isinstance(returned, DataFrame):
@@ -96,10 +108,7 @@ def bounded(returned: Any) -> DataFrame:
             "pyspark.sql.DataFrame: return one"
         )
     if returned.isStreaming:
-        raise InvalidStageResultError(
-            "the function returned a streaming DataFrame, and from_spark reads bounded ones: call "
-            "from_spark_stream, or read with spark.read instead of spark.readStream"
-        )
+        raise InvalidStageResultError(f"the function returned a streaming DataFrame, and {why}")
     return returned
 
 

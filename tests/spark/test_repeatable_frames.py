@@ -3,6 +3,7 @@ how Spark reads what streams have written; asked of Spark itself."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from datetime import date, datetime, timezone
 from pathlib import Path
@@ -10,10 +11,14 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
+from flinkray.file_results import Epoch, MicroBatch, MicroBatchColumnsError, PublishedBatches
 from flinkray.spark.inputs import parquet_reader
-from flinkray.spark.publishing import fingerprint, is_repeatable
+from flinkray.spark.micro_batches import EpochsToBatches, StreamedFrame, publish_stream
+from flinkray.spark.publishing import fingerprint, is_repeatable, publish
+from flinkray.spark.result import InvalidStageResultError
 from tests.local_spark import spark
 
 __all__ = ["spark"]
@@ -154,3 +159,49 @@ def test_dates_of_an_epoch_are_what_they_were_however_old(
     found = pq.read_table(tmp_path / "texts").to_pylist()
     assert [row["day"] for row in found] == ["0001-01-01", "1500-02-28"]
     assert [row["at"][:4] for row in found] == ["0001", "1899"]
+
+
+# --- DataFrames that are not what is read ---------------------------------------------------------
+
+
+def rates(spark: SparkSession) -> DataFrame:
+    return spark.readStream.format("rate").load()
+
+
+def test_a_streaming_dataframe_is_refused_where_a_bounded_one_is_read(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidStageResultError, match="from_spark reads bounded ones: call from_s"):
+        publish(rates(spark), str(tmp_path), "attempt")
+    taker = EpochsToBatches(str(tmp_path), "1", threading.Event())
+    with pytest.raises(InvalidStageResultError, match="through_spark makes a bounded one"):
+        taker.take(rates(spark), Epoch(3, ()))
+
+
+def test_a_bounded_dataframe_is_refused_where_a_streaming_one_is_read(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    frame = StreamedFrame(numbers(spark), {"once": True}, "append")
+    with pytest.raises(InvalidStageResultError, match="from_spark_stream reads streaming ones"):
+        publish_stream(frame, str(tmp_path), "1", threading.Event())
+
+
+def test_other_columns_than_those_of_the_checkpoint_before_are_named(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    batches = PublishedBatches(str(tmp_path))
+    batches.begin(numbers(spark).schema.simpleString())
+    batches.publish(MicroBatch(0, (), origin=2))
+    taker = EpochsToBatches(str(tmp_path), "1", threading.Event())
+    assert not taker.is_taken(Epoch(3, ()))
+    other = numbers(spark).selectExpr("id", "string(key) as key")
+    with pytest.raises(MicroBatchColumnsError, match=r"key:bigint.*key:string"):
+        taker.take(other, Epoch(3, ()))
+
+
+def test_a_query_whose_output_mode_does_not_fit_it_says_so(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    frame = StreamedFrame(rates(spark).groupBy("value").count(), {"once": True}, "append")
+    with pytest.raises(AnalysisException, match="Append output mode not supported"):
+        publish_stream(frame, str(tmp_path), "1", threading.Event())
