@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from flinkray.actors.gateways.task_errors import TaskError
 from flinkray.actors.task_process.snapshot_writer import ChannelPlace, KeyedStateParts
@@ -13,14 +14,19 @@ from flinkray.checkpoint.errors import (
     CorruptCheckpointError,
     UnknownCheckpointFormatError,
 )
-from flinkray.checkpoint.handles import ChannelStateHandle, OperatorSubtaskState, TaskState
+from flinkray.checkpoint.handles import (
+    CarriedFile,
+    ChannelStateHandle,
+    OperatorSubtaskState,
+    TaskState,
+)
 from flinkray.checkpoint.keyed_state_format import read_keyed_state
 from flinkray.checkpoint.operator_state_format import read_operator_state
-from flinkray.checkpoint.state_files import open_state
+from flinkray.checkpoint.state_files import open_state, read_carried
 from flinkray.core.key_groups import KeyGroupRange
 from flinkray.state.snapshots import SnapshotBody, SnapshotContents, SnapshotStream
 from flinkray.streaming.network import decode_elements
-from flinkray.streaming.operators.operator import OperatorState, StreamOperator
+from flinkray.streaming.operators.operator import OperatorState, StateFile, StreamOperator
 from flinkray.streaming.records.elements import Element
 
 Operators = Sequence[tuple[str, StreamOperator]]
@@ -89,7 +95,18 @@ def _read(
     for handle in state.operator_state:
         check()
         states += [OperatorState(operator=it) for it in read_operator_state([handle])]
+    if state.files:
+        files = (StateFile(it.name, partial(_pieces, it, name, check)) for it in state.files)
+        states.append(OperatorState(files=tuple(files)))
     return states
+
+
+def _pieces(file: CarriedFile, name: str, check: Callable[[], None]) -> Iterator[bytes]:
+    """Read while the operator is restored from them."""
+    with _told(name):
+        for piece in read_carried(file):
+            check()
+            yield piece
 
 
 class _OfOperator(SnapshotStream):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from flinkray.checkpoint.errors import CheckpointStorageError
 from flinkray.checkpoint.handles import (
+    CarriedFile,
     ChannelStateHandle,
     KeyedStateHandle,
     KeyedStatePart,
@@ -22,7 +23,7 @@ from flinkray.scheduler.checkpoints.messages import PickledState
 from flinkray.state.operator_state import OperatorSnapshot
 from flinkray.state.snapshots import SnapshotStream
 from flinkray.streaming.network import encode_elements
-from flinkray.streaming.operators.operator import OperatorState
+from flinkray.streaming.operators.operator import OperatorState, StateFile
 from flinkray.streaming.records.in_flight import InFlight
 
 log = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ class SnapshotWriter:
         self.operators[operator_id] = OperatorSubtaskState(
             () if state.operator is None else (self._operator_state(state.operator),),
             () if state.keyed is None else self._keyed_state(state.keyed, base),
+            files=tuple(map(self._carried, state.files)),
         )
         self.pickled += _pickled(operator_id, state)
 
@@ -93,6 +95,11 @@ class SnapshotWriter:
             self._written.append(location)
             handles.append(ChannelStateHandle(*place, location))
         return tuple(handles)
+
+    def _carried(self, file: StateFile) -> CarriedFile:
+        carried = self._writer.write_carried(file.name, file.pieces())
+        self._written.append(carried.location)
+        return carried
 
     def _operator_state(self, snapshot: OperatorSnapshot) -> OperatorStateHandle:
         with self._writer.exclusive() as output:

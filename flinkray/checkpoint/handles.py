@@ -11,7 +11,7 @@ from enum import Enum
 
 from flinkray.core.key_groups import KeyGroupRange
 from flinkray.core.message import message, register
-from flinkray.core.schema import stored
+from flinkray.core.schema import stored, with_defaults
 
 
 @stored("checkpoint.InlineState")
@@ -121,7 +121,19 @@ class ChannelStateHandle:
     location: StateLocation
 
 
-@stored("checkpoint.OperatorSubtaskState")
+@stored("checkpoint.CarriedFile")
+@message
+class CarriedFile:
+    """A copy of a file that an operator's state refers to, which lies elsewhere itself."""
+
+    name: str
+    """By which the operator knows it."""
+    location: StateLocation
+    checksum: int
+    """CRC-32 of its bytes."""
+
+
+@stored("checkpoint.OperatorSubtaskState", version=2, migrations={1: with_defaults})
 @message
 class OperatorSubtaskState:
     """All state of one subtask of an operator; handles of several subtasks after a rescaling."""
@@ -130,6 +142,7 @@ class OperatorSubtaskState:
     keyed_state: tuple[KeyedStateHandle, ...] = ()
     input_channels: tuple[ChannelStateHandle, ...] = ()
     result_subpartitions: tuple[ChannelStateHandle, ...] = ()
+    files: tuple[CarriedFile, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -139,6 +152,7 @@ class OperatorSubtaskState:
             or self.keyed_state
             or self.input_channels
             or self.result_subpartitions
+            or self.files
         )
 
     def locations(self) -> Iterator[StateLocation]:
@@ -147,6 +161,7 @@ class OperatorSubtaskState:
         yield from (part.location for handle in self.keyed_state for part in handle.parts)
         yield from (handle.location for handle in self.input_channels)
         yield from (handle.location for handle in self.result_subpartitions)
+        yield from (file.location for file in self.files)
 
     def shared_files(self) -> Iterator[FileState]:
         """Those that other checkpoints may refer to as well."""

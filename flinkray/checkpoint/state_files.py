@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Protocol
@@ -16,7 +16,7 @@ from flinkray.checkpoint.errors import (
     storage_errors,
 )
 from flinkray.checkpoint.files import Buffer, InputFile, OutputFile, files_at, opened
-from flinkray.checkpoint.handles import FileState, InlineState, StateLocation
+from flinkray.checkpoint.handles import CarriedFile, FileState, InlineState, StateLocation
 from flinkray.core.ids import random_bytes
 
 INLINE = "state in a handle"
@@ -24,6 +24,8 @@ INLINE = "state in a handle"
 
 _BYTES_MAGIC = b"flinkray state\n"
 _BYTES_VERSION = 1
+_PIECE = 4 << 20
+"""Bytes of a carried file that are in memory at a time."""
 _BYTES_HEADER = len(_BYTES_MAGIC) + 1 + 4
 
 
@@ -147,6 +149,17 @@ class StateWriter:
             output.write(data)
             return output.finish()
 
+    def write_carried(self, name: str, pieces: Iterable[bytes]) -> CarriedFile:
+        """A copy of a file, as :func:`read_carried` gives it back.  It is a file, however small:
+        there may be too many for the message that the handles travel in."""
+        checksum = 0
+        path = locations.join(self._exclusive, self._name())
+        with StateOutput(path, 0, self._check) as output:
+            for piece in pieces:
+                checksum = zlib.crc32(piece, checksum)
+                output.write(piece)
+            return CarriedFile(name, output.finish(), checksum)
+
 
 class StateInput(Protocol):
     """State that is read in ranges."""
@@ -225,6 +238,18 @@ def read_bytes(location: StateLocation) -> bytes:
     return data[_BYTES_HEADER:]
 
 
+def read_carried(file: CarriedFile) -> Iterator[bytes]:
+    """What :meth:`StateWriter.write_carried` was given, piece by piece.  Raises
+    CheckpointStorageError; that something was changed, behind the last piece."""
+    checksum = 0
+    with open_state(file.location) as state:
+        for offset in range(0, state.size, _PIECE):
+            data = state.read(offset, min(_PIECE, state.size - offset))
+            checksum = zlib.crc32(data, checksum)
+            yield data
+        check_checksum(state.name, checksum.to_bytes(4, "big"), file.checksum.to_bytes(4, "big"))
+
+
 def check_format(name: str, data: bytes, magic: bytes, version: int) -> None:
     """Raises UnknownCheckpointFormatError, CorruptCheckpointError: it does not begin with *magic*
     and a version up to *version*."""
@@ -245,7 +270,12 @@ def check_format(name: str, data: bytes, magic: bytes, version: int) -> None:
 
 def check_bytes(name: str, data: bytes | memoryview, checksum: bytes) -> None:
     """Raises CorruptCheckpointError: it is not what was written."""
-    if zlib.crc32(data).to_bytes(4, "big") != checksum:
+    check_checksum(name, zlib.crc32(data).to_bytes(4, "big"), checksum)
+
+
+def check_checksum(name: str, found: bytes, checksum: bytes) -> None:
+    """The same, by the checksum that was found."""
+    if found != checksum:
         raise CorruptCheckpointError(
             name, "its checksum does not match: it was changed; restore an earlier checkpoint"
         )

@@ -354,4 +354,5 @@ def _subtask(state: OperatorSubtaskState, moved: Move) -> OperatorSubtaskState:
         tuple(map(keyed, state.keyed_state)),
         tuple(replace(it, location=moved(it.location)) for it in state.input_channels),
         tuple(replace(it, location=moved(it.location)) for it in state.result_subpartitions),
+        tuple(replace(it, location=moved(it.location)) for it in state.files),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -21,6 +21,8 @@ MANIFEST = "_manifest.json"
 """Spark and pyarrow pass over files whose names begin like this."""
 
 _VERSION = 1
+_PIECE = 4 << 20
+"""Bytes of a file that are copied at a time."""
 
 
 FilesOpener = Callable[[str], tuple[pyarrow.fs.FileSystem, str]]
@@ -158,6 +160,30 @@ class ResultDirectory:
                 if not info.is_file or info.size != file.size:
                     raise self._lost(f"{file.name} is gone, or is not what was written")
         return listed
+
+    def names(self) -> tuple[str, ...]:
+        """Of all files of the result, the manifest last.
+
+        Raises:
+            FileResultLostError: as of :meth:`list`.
+        """
+        return (*(file.name for file in self.list()), MANIFEST)
+
+    def read_pieces(self, name: str) -> Iterator[bytes]:
+        """The bytes of a file, a piece at a time."""
+        with self.files.open_input_stream(f"{self.path}/{name}") as stream:
+            while piece := stream.read(_PIECE):
+                yield piece
+
+    def write_pieces(self, name: str, pieces: Iterable[bytes]) -> None:
+        """A file that is whole or not there, in the place of one of that name."""
+        self.create()
+        path = f"{self.path}/{name}"
+        unfinished = f"{self.path}/.{name}.{uuid.uuid4().hex}"
+        with self.files.open_output_stream(unfinished) as stream:
+            for piece in pieces:
+                stream.write(piece)
+        self.files.move(unfinished, path)
 
     def open(self, file: ResultFile) -> pq.ParquetFile:
         """Raises FileResultLostError: it is gone, or damaged."""

@@ -134,16 +134,22 @@ class Epochs:
         return self.last_done() if content is None else EpochsDone(last, content["rows"])
 
     def forget(self, done: EpochsDone) -> None:
-        """Delete what nobody needs any more: rows of epochs that are done with, and older notes."""
+        """Delete the notes before that one, which nobody needs any more."""
+        for name in self._names():
+            match = _DONE.fullmatch(name)
+            if match is not None and int(match[1]) < done.checkpoint_id:
+                self._delete(name)
+
+    # --- for who writes again ---------------------------------------------------------------------
+
+    def delete(self, done: EpochsDone) -> None:
+        """Epochs that are done with, and their rows.  Not whoever takes them does so, but whoever
+        writes them, which knows whether they are needed for a savepoint."""
         for epoch in self.published(after=-1):
             if epoch.checkpoint_id <= done.checkpoint_id:
                 for part in epoch.parts:
                     self.part(part.name).delete()
                 self._delete(f"{epoch.checkpoint_id:020d}.json")
-        for name in self._names():
-            match = _DONE.fullmatch(name)
-            if match is not None and int(match[1]) < done.checkpoint_id:
-                self._delete(name)
 
     # --- files ------------------------------------------------------------------------------------
 

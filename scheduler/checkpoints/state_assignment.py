@@ -235,8 +235,9 @@ class StateAssignment:
             found.max_parallelism,
             parallelism,
         )
+        files = tuple(file for state in old for file in state.files)  # whoever needs one reads it
         return [
-            OperatorSubtaskState(*handles)
+            OperatorSubtaskState(*handles, files=files)
             for handles in zip(operator_state, keyed_state, strict=True)
         ]
 

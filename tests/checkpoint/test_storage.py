@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow.fs
 import pytest
 
+from flinkray.checkpoint import locations
 from flinkray.checkpoint.errors import (
     CheckpointAccessError,
     CheckpointNotFoundError,
@@ -48,6 +49,7 @@ from flinkray.checkpoint.state_files import (
     delete_state,
     open_state,
     read_bytes,
+    read_carried,
 )
 from flinkray.checkpoint.storage import (
     JobCheckpointStorage,
@@ -57,6 +59,7 @@ from flinkray.checkpoint.storage import (
     exclusive_files,
     find_checkpoints,
     read_metadata,
+    read_whole,
     savepoint_directory,
     write_metadata,
 )
@@ -124,6 +127,34 @@ def test_small_state_lies_in_its_handle_and_large_state_in_a_file(
     (exclusive,) = (folder_of(tmp_path) / "chk-7").iterdir()
     (shared,) = (folder_of(tmp_path) / "shared").iterdir()
     assert (of_one.path.endswith(exclusive.name), of_all.path.endswith(shared.name)) == (True, True)
+
+
+def test_a_carried_file_is_read_as_it_was_or_its_harm_is_named(root: str, tmp_path: Path) -> None:
+    writer = storage_in(root).savepoint_writer(f"{root}/savepoint-1")
+    small = writer.write_carried("rows/a", [b"few ", b"bytes"])
+    large = writer.write_carried("rows/b", [BIG, BIG])
+    assert b"".join(read_carried(small)) == b"few bytes"
+    assert b"".join(read_carried(large)) == BIG + BIG
+    assert isinstance(small.location, FileState), "there may be many"
+    assert isinstance(large.location, FileState)
+    (path,) = tmp_path.rglob(locations.name_of(large.location.path))
+    path.write_bytes(BIG + b"?" * len(BIG))
+    with pytest.raises(CorruptCheckpointError, match="its checksum does not match"):
+        list(read_carried(large))
+
+
+def test_carried_files_are_those_of_their_checkpoint_and_move_with_it(
+    root: str, tmp_path: Path
+) -> None:
+    directory = f"{root}/savepoint-1"
+    carried = storage_in(root).savepoint_writer(directory).write_carried("rows", [BIG])
+    write_metadata(directory, metadata_with(OperatorSubtaskState(files=(carried,))))
+    (there,) = (path.parent for path in tmp_path.rglob("_metadata"))
+    there.rename(there.with_name("moved"))
+    metadata = read_whole(f"{root}/moved")
+    (found,) = metadata.operators[0].subtasks[0].state.files
+    assert b"".join(read_carried(found)) == BIG
+    assert list(exclusive_files(metadata)) == [found.location]
 
 
 def test_state_is_read_in_ranges(root: str) -> None:

@@ -129,6 +129,50 @@ def test_each_row_is_handed_over_once_although_a_driver_and_a_task_are_killed(
 
 
 @pytest.mark.slow
+def test_what_waits_for_spark_is_in_a_savepoint_and_another_job_hands_it_over(
+    cluster: ClusterClient, storage: Path, tmp_path: Path
+) -> None:
+    """Of the first job nothing is left, and the savepoint is moved before the second one."""
+    write, gate = into(tmp_path), tmp_path / "gate"
+
+    def waits(rows: Any, checkpoint_id: int) -> None:
+        from flinkray.testing.waiting import wait_until
+
+        if calls(tmp_path):
+            wait_until(gate.exists, END, "the second job")
+        write(rows, checkpoint_id)
+
+    def program() -> StreamExecutionEnvironment:
+        env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster)
+        env.set_parallelism(1).enable_checkpointing(2000)
+        source = DataGeneratorSource(int, 1_000_000, 60.0)
+        numbers = env.from_source(source, None, "numbers").uid("numbers")
+        rows = numbers.map(lambda n: (n, n * n), output_type=ROW).uid("rows")
+        rows.to_spark(waits, "out", memory="1g").uid("out")
+        return env
+
+    job = program().execute_async("first")
+    epochs_of_job = f"{CLUSTER_ID}/data/{job.get_job_id()}/results/epochs/*/0*.json"
+    wait_until(lambda: calls(tmp_path), END, "an epoch that is done")
+    wait_until(lambda: len(list(storage.glob(epochs_of_job))) > 3, END, "epochs that wait")
+    path = Path(job.trigger_savepoint(str(tmp_path / "savepoints")).result(timeout=END))
+    job.cancel().result(timeout=END)
+    wait_until(lambda: not list(storage.glob(epochs_of_job)), END, "the first job's files to go")
+    handed_over = max(epochs(tmp_path))
+
+    gate.touch()
+    settings = {"execution.state-recovery.path": str(path.rename(tmp_path / "moved"))}
+    second = program().configure(Configuration.from_dict(settings)).execute_async("second")
+    wait_until(lambda: len(epochs(tmp_path)) > 4, END, "what the second job hands over")
+    second.stop_with_savepoint(False, str(tmp_path / "savepoints")).result(timeout=END)
+    second.get_job_execution_result().result(timeout=END)
+
+    assert_each_once(tmp_path, sum(map(len, epochs(tmp_path).values())))
+    assert max(epochs(tmp_path)) > handed_over
+    assert_leaves_no_traces(second.get_job_id())
+
+
+@pytest.mark.slow
 def test_a_function_that_fails_fails_the_job_with_its_error_and_the_checkpoint(
     cluster: ClusterClient, tmp_path: Path
 ) -> None:

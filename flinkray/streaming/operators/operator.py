@@ -153,19 +153,39 @@ class OperatorContext:
 
 
 @dataclass(frozen=True)
+class StateFile:
+    """A file that operator state refers to; a savepoint has a copy of it."""
+
+    name: str
+    """By which the operator knows it."""
+    pieces: Callable[[], Iterator[bytes]]
+    """Its bytes."""
+
+
+@dataclass(frozen=True)
 class OperatorState:
     """A point in time of one operator's subtask."""
 
     keyed: SnapshotStream | None = None
     operator: OperatorSnapshot | None = None
+    files: tuple[StateFile, ...] = ()
 
 
 class OperatorStateCapture:
     """The same, not written yet: the task goes on meanwhile."""
 
-    def __init__(self, keyed: StateCapture | None, operator: OperatorCapture | None) -> None:
+    def __init__(
+        self,
+        keyed: StateCapture | None,
+        operator: OperatorCapture | None,
+        files: tuple[StateFile, ...] = (),
+    ) -> None:
+        """*files*: they stay where they are until it is released."""
         self._keyed = keyed
         self._operator = operator
+        self._files = files
+        self.is_released = False
+        """Nobody is going to write it any more, or it is written."""
 
     @property
     def is_whole(self) -> bool:
@@ -174,11 +194,13 @@ class OperatorStateCapture:
 
     def write(self) -> OperatorState:
         """Serialise it; from any thread, once."""
-        return OperatorState(None if self._keyed is None else self._keyed.write(), self._written())
+        keyed = None if self._keyed is None else self._keyed.write()
+        return OperatorState(keyed, self._written(), self._files)
 
     def stream(self) -> OperatorState:
         """The same; the keyed state is serialised while its bodies are taken."""
-        return OperatorState(None if self._keyed is None else self._keyed.stream(), self._written())
+        keyed = None if self._keyed is None else self._keyed.stream()
+        return OperatorState(keyed, self._written(), self._files)
 
     def _written(self) -> OperatorSnapshot | None:
         return None if self._operator is None else self._operator.write()
@@ -189,6 +211,7 @@ class OperatorStateCapture:
             self._keyed.release()
         if self._operator is not None:
             self._operator.release()
+        self.is_released = True
 
 
 class StreamOperator:
@@ -298,6 +321,10 @@ class StreamOperator:
         """A checkpoint is about to be taken: what is put out now goes ahead of its barrier.  After
         those in front of it in the task, and before any state is captured."""
 
+    def files(self) -> tuple[StateFile, ...]:
+        """Those that the operator state refers to, and that are to be captured with it."""
+        return ()
+
     def capture(self, checkpoint_id: int, since: int | None = None) -> OperatorStateCapture:
         """The state at this moment, to be written later; called between two batches.
 
@@ -308,7 +335,7 @@ class StreamOperator:
         keyed = None
         if self.keyed_state is not None:
             keyed = self.keyed_state.capture(checkpoint_id, since)
-        return OperatorStateCapture(keyed, self.operator_state.capture())
+        return OperatorStateCapture(keyed, self.operator_state.capture(), self.files())
 
     def restore(self, states: Sequence[OperatorState], checkpoint_id: int | None = None) -> None:
         """Take over what earlier subtasks left; between setup and open.

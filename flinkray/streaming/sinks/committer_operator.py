@@ -7,14 +7,20 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from flinkray.state.descriptors import ListStateDescriptor
-from flinkray.streaming.operators.operator import OperatorStateCapture, StreamOperator
-from flinkray.streaming.records.elements import Block
+from flinkray.streaming.operators.operator import (
+    OperatorState,
+    OperatorStateCapture,
+    StateFile,
+    StreamOperator,
+)
+from flinkray.streaming.records.elements import Barrier, Block
 from flinkray.streaming.sinks.committables import CommittableCollector, CommittableMessage
 from flinkray.streaming.sinks.sink import (
     CommitOutcome,
     CommitRequest,
     Committer,
     CommitterContext,
+    CommitterWithFiles,
     Sink,
     SinkError,
 )
@@ -67,6 +73,15 @@ class CommitterOperator(StreamOperator):
         self.at_end = at_end
         self.shared = sink.shared
         self._committer: Committer[Any] | None = None
+        self._restored_files: dict[str, StateFile] = {}
+        self._is_savepoint = False
+        self._files: tuple[StateFile, ...] = ()
+        self._savepoints: list[OperatorStateCapture] = []
+        """Whose files may still be read."""
+
+    def restore(self, states: Sequence[OperatorState], checkpoint_id: int | None = None) -> None:
+        super().restore(states, checkpoint_id)
+        self._restored_files = {file.name: file for state in states for file in state.files}
 
     def open(self) -> None:
         context = self.context
@@ -84,6 +99,8 @@ class CommitterOperator(StreamOperator):
                 restored,
             )
         )
+        if isinstance(self._committer, CommitterWithFiles):
+            self._committer.restore_files(self._restored_files)
         pending = self.operator_state.list_state(_PENDING)
         self._committables.restore(CommittableMessage(*one) for one in pending.get())
         self._commit()
@@ -99,14 +116,32 @@ class CommitterOperator(StreamOperator):
     def process_status(self, idle: bool) -> None:
         """Nothing follows a sink."""
 
+    def prepare_snapshot_pre_barrier(self, barrier: Barrier) -> None:
+        self._is_savepoint = barrier.savepoint
+
     def capture(self, checkpoint_id: int, since: int | None = None) -> OperatorStateCapture:
         messages = self._committables.capture(checkpoint_id)
+        self._files = ()
+        if self._is_savepoint and isinstance(self._committer, CommitterWithFiles):
+            not_done = self._committer.not_done()
+            committed = [CommittableMessage(it.checkpoint_id, 0, it.committable) for it in not_done]
+            messages = [*committed, *messages]
+            self._files = tuple(self._committer.files_of([one.committable for one in messages]))
         self.operator_state.list_state(_PENDING).update([tuple(one) for one in messages])
-        return super().capture(checkpoint_id, since)
+        captured = super().capture(checkpoint_id, since)
+        if self._files:
+            self._savepoints.append(captured)
+        return captured
+
+    def files(self) -> tuple[StateFile, ...]:
+        return self._files
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         self._committables.completed(checkpoint_id)
         self._commit()
+        self._savepoints = [one for one in self._savepoints if not one.is_released]
+        if isinstance(self._committer, CommitterWithFiles) and not self._savepoints:
+            self._committer.delete_done()
 
     def finish(self) -> None:
         if self.at_end:

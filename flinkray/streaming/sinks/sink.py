@@ -41,12 +41,13 @@ so makes the job go back to its last complete checkpoint.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from flinkray.streaming.errors import StreamError
+from flinkray.streaming.operators.operator import StateFile
 from flinkray.streaming.records.elements import MIN_TIMESTAMP, Block, Columns
 from flinkray.streaming.records.typeinfo import TypeInformation
 from flinkray.streaming.time.time_service import ProcessingTimeService
@@ -204,6 +205,35 @@ class Committer(ABC, Generic[CommitT]):
     def close(self) -> None:
         """Give resources back."""
         return
+
+
+class Committed(NamedTuple):
+    """Something that was committed, and is to be committed again by whoever goes on from a
+    savepoint."""
+
+    checkpoint_id: int
+    committable: Any
+
+
+class CommitterWithFiles(Committer[CommitT]):
+    """One whose committables are files of the job, of which savepoints have copies."""
+
+    @abstractmethod
+    def not_done(self) -> list[Committed]:
+        """What was committed, and has not come to where it goes: at a savepoint, it is kept with
+        what is pending."""
+
+    @abstractmethod
+    def files_of(self, committables: Sequence[CommitT]) -> Iterator[StateFile]:
+        """What a savepoint needs of them.  They stay until :meth:`delete_done`."""
+
+    @abstractmethod
+    def restore_files(self, files: Mapping[str, StateFile]) -> None:
+        """Those that the savepoint has, by name; before anything is committed."""
+
+    @abstractmethod
+    def delete_done(self) -> None:
+        """What nobody needs any more; called when a checkpoint is complete."""
 
 
 class Sink(ABC, Generic[CommitT]):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 import pyarrow as pa
 
@@ -11,12 +12,15 @@ from flinkray.core.ids import JobVertexID
 from flinkray.file_results import EpochPart, Epochs, ResultWriter
 from flinkray.streaming.columnar.conversion import batch_of_type, block_to_batch
 from flinkray.streaming.errors import StreamError
+from flinkray.streaming.operators.operator import StateFile
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.typeinfo import TypeInformation
 from flinkray.streaming.sinks.sink import (
     CommitRequest,
+    Committed,
     Committer,
     CommitterContext,
+    CommitterWithFiles,
     Sink,
     SinkError,
     SinkWriter,
@@ -124,26 +128,73 @@ class _EpochWriter(SinkWriter[EpochPart]):
             self._writer.abandon()
 
 
-class _EpochCommitter(Committer[EpochPart]):
+class _EpochCommitter(CommitterWithFiles[EpochPart]):
     def __init__(self, epochs: Epochs, name: str) -> None:
         self._epochs = epochs
         self._name = name
+        self._files: Mapping[str, StateFile] = {}
+        self._may_be_done = True
+        """Whether there may be epochs that are published, and not deleted."""
 
     def commit(self, requests: Sequence[CommitRequest[EpochPart]]) -> None:
         """They are all of one checkpoint, and all that there is of it: barriers are aligned."""
         parts = [request.committable for request in requests]
         checkpoint_id = requests[0].checkpoint_id
         if any(part.location != self._epochs.location for part in parts):
+            if checkpoint_id <= self._epochs.last_done().checkpoint_id:
+                return  # the job has failed since it was started, and begins anew
+            parts = [self._own(part, parts, checkpoint_id) for part in parts]
+        self._epochs.publish(checkpoint_id, parts)
+        self._may_be_done = True
+
+    def not_done(self) -> list[Committed]:
+        epochs = self._epochs.published(self._epochs.last_done().checkpoint_id)
+        return [Committed(epoch.checkpoint_id, part) for epoch in epochs for part in epoch.parts]
+
+    def files_of(self, committables: Sequence[EpochPart]) -> Iterator[StateFile]:
+        for part in committables:
+            directory = self._epochs.part(part.name)
+            for name in directory.names():
+                yield StateFile(_carried_name(part, name), partial(directory.read_pieces, name))
+
+    def restore_files(self, files: Mapping[str, StateFile]) -> None:
+        self._files = files
+
+    def delete_done(self) -> None:
+        if self._may_be_done:
+            done = self._epochs.last_done()
+            self._epochs.delete(done)
+            self._may_be_done = bool(self._epochs.published(done.checkpoint_id))
+
+    def _own(self, part: EpochPart, parts: Sequence[EpochPart], checkpoint_id: int) -> EpochPart:
+        """A part that another job has written, in the place of this one's."""
+        if part.location == self._epochs.location:
+            return part
+        prefix = _carried_name(part, "")
+        files = {
+            name.removeprefix(prefix): file
+            for name, file in self._files.items()
+            if name.startswith(prefix)
+        }
+        if not files:
             rows = sum(part.rows for part in parts)
             raise EpochOfAnotherJobError(
                 f"{rows} rows for {self._name!r} belong to checkpoint {checkpoint_id} of another "
-                "job and lie in its files, which go with it: they cannot be handed over here.  "
-                f"Look for checkpoint {checkpoint_id}, or the next one, in what Spark has written: "
-                "that job has handed them over if it went on or was stopped with the savepoint.  "
-                "To go on without them, give the sink another uid, and allow state that is not "
-                "restored"
+                "job and lie in its files, which go with it, and what this job begins with has no "
+                "copy of them: it is a checkpoint, or a savepoint of an earlier flinkray.  Take a "
+                f"savepoint of that job, or look for checkpoint {checkpoint_id}, or the next one, "
+                "in what Spark has written: that job has handed them over if it went on.  To go on "
+                "without them, give the sink another uid, and allow state that is not restored"
             )
-        self._epochs.publish(checkpoint_id, parts)
+        directory = self._epochs.part(part.name)
+        for name, file in files.items():
+            directory.write_pieces(name, file.pieces())
+        directory.list()  # what it consists of is there
+        return part._replace(location=self._epochs.location)
+
+
+def _carried_name(part: EpochPart, name: str) -> str:
+    return f"{part.name}/{name}"
 
 
 # --- columns --------------------------------------------------------------------------------------

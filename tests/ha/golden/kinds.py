@@ -12,6 +12,7 @@ from typing import Any
 from flinkray.actors.gateways.messages import ArchivedJob, StoredJob
 from flinkray.blob.store import StoredBlob
 from flinkray.checkpoint.handles import (
+    CarriedFile,
     ChannelStateHandle,
     FileState,
     InlineState,
@@ -299,6 +300,7 @@ def _subtask_state() -> OperatorSubtaskState:
         (KeyedStateHandle(0, 63, parts),),
         (ChannelStateHandle(0, 1, FileState("77aa", 40_000)),),
         (ChannelStateHandle(0, 2, InlineState(b"opaque data")),),
+        (CarriedFile("rows of an epoch", FileState("88bb", 50_000), 0x1234_5678),),
     )
 
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flinkray.checkpoint.handles import (
+    CarriedFile,
     ChannelStateHandle,
     InlineState,
     KeyedStateHandle,
@@ -88,6 +89,18 @@ def test_each_subtask_is_given_exactly_what_it_wrote_if_the_parallelism_is_the_s
         for subtask in range(100):
             given = assignment.of_subtask(vertex_id(name), subtask)
             assert given == TaskState({name: before[name][subtask]})
+
+
+def test_every_subtask_is_given_all_carried_files_if_the_parallelism_is_another() -> None:
+    """Which of them it needs, its elements say."""
+    files = [CarriedFile(f"rows {i}", file(f"file-{i}"), i) for i in range(2)]
+    states = [
+        OperatorSubtaskState((written(f"a-{i}", named("s", 0)),), files=(files[i],))
+        for i in range(2)
+    ]
+    assignment = assign(metadata(operator("a", states)), vertex("a", 3))
+    given = [assignment.of_subtask(vertex_id("a"), subtask) for subtask in range(3)]
+    assert [g.operators["a"].files for g in given if g is not None] == [tuple(files)] * 3
 
 
 def test_tasks_without_state_are_given_none() -> None:

@@ -34,11 +34,13 @@ class SinkHarness(OperatorHarness):
             SinkWriterOperator(sink), restore=None if state is None else state.writer, **context
         )
 
-    def checkpoint(self) -> SinkState:
+    def checkpoint(self, *, is_savepoint: bool = False) -> SinkState:
         """One is taken, and not complete yet."""
         self._latest += 1
-        self.operator.prepare_snapshot_pre_barrier(Barrier(self._latest, 0))
+        barrier = Barrier(self._latest, 0, is_savepoint)
+        self.operator.prepare_snapshot_pre_barrier(barrier)
         self._hand_on()
+        self.committer.operator.prepare_snapshot_pre_barrier(barrier)
         writer, committer = self.snapshot(self._latest), self.committer.snapshot(self._latest)
         return SinkState(writer, committer, self._latest)
 

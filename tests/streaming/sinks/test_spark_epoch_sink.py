@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flinkray.core.ids import JobVertexID
+from flinkray.actors.task_process.restored_states import read_states
+from flinkray.actors.task_process.snapshot_writer import SnapshotWriter
+from flinkray.checkpoint.handles import TaskState
+from flinkray.checkpoint.metadata import (
+    CheckpointedOperator,
+    CheckpointedSubtask,
+    CheckpointMetadata,
+    SnapshotKind,
+)
+from flinkray.checkpoint.storage import read_whole, state_writer, write_metadata
+from flinkray.core.ids import JobID, JobVertexID
 from flinkray.file_results import Epochs, ResultSchemaError
 from flinkray.streaming.errors import OperatorError, StreamError
-from flinkray.streaming.records.elements import Columns
+from flinkray.streaming.operators.operator import OperatorState, StateFile
+from flinkray.streaming.records.elements import Barrier, Columns
 from flinkray.streaming.records.row import Row
 from flinkray.streaming.sinks.sink import SinkError
 from flinkray.streaming.sinks.spark import (
@@ -214,8 +228,10 @@ def test_values_without_a_type_of_their_own_are_refused_as_they_come(tmp_path: P
         out.process(Row(at=datetime(2026, 1, 1), lasted=timedelta(seconds=1)))
 
 
-def test_rows_that_lie_with_another_job_are_refused_by_name(tmp_path: Path) -> None:
-    """They go with it: the job that a savepoint begins has nothing to hand over."""
+def test_rows_of_another_job_that_nobody_has_a_copy_of_are_refused_by_name(
+    tmp_path: Path,
+) -> None:
+    """They go with it, if it was no savepoint."""
     out = harness(tmp_path / "first job")
     out.process(1, 2)
     state = out.checkpoint()
@@ -223,3 +239,143 @@ def test_rows_that_lie_with_another_job_are_refused_by_name(tmp_path: Path) -> N
     with pytest.raises(EpochOfAnotherJobError, match=r"2 rows for .out. belong to checkpoint 1 "):
         harness(tmp_path / "second job", state)
     assert published(tmp_path / "second job") == {}
+
+
+# --- savepoints -----------------------------------------------------------------------------------
+
+
+def note_done(folder: Path) -> None:
+    """Spark is done with the next epoch."""
+    epochs = Epochs(str(folder))
+    done = epochs.last_done()
+    epochs.note_done(epochs.published(done.checkpoint_id)[0], done)
+
+
+def moved(state: SinkState) -> SinkState:
+    """A savepoint as it is written: with copies of files."""
+    files = tuple(
+        StateFile(file.name, partial(iter, list(file.pieces()))) for file in state.committer.files
+    )
+    return state._replace(committer=replace(state.committer, files=files))
+
+
+def test_another_job_hands_over_what_waited_when_the_savepoint_was_taken(tmp_path: Path) -> None:
+    """With the ids that it had: the first job may have handed it over since."""
+    first, second = tmp_path / "first job", tmp_path / "second job"
+    out = harness(first)
+    for number in range(3):
+        out.process(number, number + 10)
+        out.checkpoint()
+    out.complete()
+    note_done(first)
+    out.process(3)
+    state = moved(out.checkpoint(is_savepoint=True))
+    out.close()
+    rmtree(first)
+
+    again = harness(second, state)
+
+    assert published(second) == {2: [1, 11], 3: [2, 12], 4: [3]}
+    again.process(4)
+    again.checkpoint()
+    again.complete()
+    assert published(second) == {2: [1, 11], 3: [2, 12], 4: [3], 5: [4]}
+    assert not moved(again.checkpoint()).committer.files, "a checkpoint needs no copies"
+
+
+def test_a_savepoint_of_that_job_has_what_still_waits_there(tmp_path: Path) -> None:
+    out = harness(tmp_path / "1")
+    out.process(1)
+    out.checkpoint()
+    out.process(2)
+    state = moved(out.checkpoint(is_savepoint=True))
+    again = harness(tmp_path / "2", state)
+    note_done(tmp_path / "2")
+    harness(tmp_path / "3", moved(again.checkpoint(is_savepoint=True)))
+    assert published(tmp_path / "3") == {2: [2]}
+
+
+def test_a_job_that_begins_with_it_anew_hands_over_only_what_is_not_done(tmp_path: Path) -> None:
+    out = harness(tmp_path / "1")
+    out.process(1)
+    out.checkpoint()
+    out.process(2)
+    state = moved(out.checkpoint(is_savepoint=True))
+    harness(tmp_path / "2", state).close()
+    note_done(tmp_path / "2")
+    epochs = Epochs(str(tmp_path / "2"))
+    epochs.delete(epochs.last_done())
+    harness(tmp_path / "2", state)
+    assert published(tmp_path / "2") == {2: [2]}
+
+
+def test_the_same_job_goes_on_from_its_savepoint_with_its_own_files(tmp_path: Path) -> None:
+    """It was to be stopped, and something has failed after that."""
+    out = harness(tmp_path)
+    out.process(1)
+    state = moved(out.checkpoint(is_savepoint=True))
+    out.complete()
+    out.close()
+    note_done(tmp_path)
+    again = harness(tmp_path, state)
+    assert Epochs(str(tmp_path)).last_done().checkpoint_id == 1
+    again.checkpoint()
+    again.complete()
+    assert published(tmp_path) == {}
+
+
+def test_what_spark_is_done_with_is_deleted_with_the_next_checkpoint(tmp_path: Path) -> None:
+    out = harness(tmp_path)
+    out.process(1)
+    out.checkpoint()
+    out.complete()
+    note_done(tmp_path)
+    assert published(tmp_path) == {1: [1]}
+    out.checkpoint()
+    out.complete()
+    assert published(tmp_path) == {}
+    assert list((tmp_path / "rows").iterdir()) == []
+
+
+def test_nothing_is_deleted_while_a_savepoint_is_written(tmp_path: Path) -> None:
+    out = harness(tmp_path)
+    out.process(1)
+    out.checkpoint()
+    out.complete()
+    operator = out.committer.operator
+    operator.prepare_snapshot_pre_barrier(Barrier(2, 0, savepoint=True))
+    savepoint = operator.capture(2)
+    note_done(tmp_path)
+    out.complete(3)
+    assert published(tmp_path) == {1: [1]}
+    savepoint.release()
+    out.complete(4)
+    assert published(tmp_path) == {}
+
+
+def test_a_savepoint_that_was_written_and_moved_is_read_with_its_files(tmp_path: Path) -> None:
+    """As tasks write and read it."""
+    out = harness(tmp_path / "1")
+    out.process(1)
+    out.checkpoint()
+    out.process(2)
+    state, savepoint = out.checkpoint(is_savepoint=True), tmp_path / "savepoint"
+    directory = str(savepoint)
+    writer = SnapshotWriter(state_writer(directory, 100, is_savepoint=True))
+    writer.write("out", state.committer, ())
+    subtask = CheckpointedSubtask(0, writer.operators["out"])
+    operator = CheckpointedOperator("out", "out", "out", 1, 128, (subtask,))
+    metadata = CheckpointMetadata(JobID(b"j" * 16), 2, 0, SnapshotKind.SAVEPOINT, (operator,))
+    write_metadata(directory, metadata)
+    rmtree(tmp_path / "1")
+    savepoint.rename(tmp_path / "moved")
+
+    (stored,) = read_whole(str(tmp_path / "moved")).operators
+    task, reader = TaskState({"out": stored.subtasks[0].state}), out.committer.operator
+    read = read_states(task, [("out", reader)], lambda: None)["out"]
+
+    operators = tuple(state.operator for state in read if state.operator is not None)
+    files = tuple(file for state in read for file in state.files)
+    restored = state._replace(committer=OperatorState(operator=operators[0], files=files))
+    harness(tmp_path / "2", restored)
+    assert published(tmp_path / "2") == {1: [1], 2: [2]}
