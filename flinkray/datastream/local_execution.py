@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from flinkray.core.errors import FlinkRayError
+from flinkray.core.errors import JobCancelledError
 from flinkray.core.ids import JobID
 from flinkray.datastream.closeable_iterator import CloseableIterator
 from flinkray.datastream.common.job_client import JobClient
@@ -116,11 +116,19 @@ class LocalJobClient(JobClient):
         begun = job.clock.monotonic()
         try:
             job.run()
-        except FlinkRayError as error:  # whoever asks for the result is told
-            self._status = JobStatus.FAILED
-            self._future.set_exception(error)
+        except BaseException as error:
+            if not job.cancelled:
+                self._status = JobStatus.FAILED
+                self._future.set_exception(error)
+                return
+            logger.warning(
+                "job %s failed while it was being cancelled", self._job_id, exc_info=error
+            )
+        if job.cancelled:
+            self._status = JobStatus.CANCELED
+            self._future.set_exception(JobCancelledError(self._job_id, "was cancelled"))
             return
-        self._status = JobStatus.CANCELED if job.cancelled else JobStatus.FINISHED
+        self._status = JobStatus.FINISHED
         runtime = job.clock.monotonic() - begun
         self._future.set_result(JobExecutionResult(self._job_id, runtime))
 

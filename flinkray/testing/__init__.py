@@ -13,6 +13,7 @@ from flinkray.testing.waiting import eventually, wait_until
 if TYPE_CHECKING:
     from flinkray.testing.cluster_under_test import scripted_job
     from flinkray.testing.mini_cluster import MiniCluster
+    from flinkray.testing.operator_harness import OperatorHarness
     from flinkray.testing.simulated_cluster import SimulatedCluster
     from flinkray.testing.simulation import Faults, Simulation, simulate
     from flinkray.testing.stream_results import DataStreamTestSinkFunction
@@ -23,6 +24,7 @@ __all__ = [
     "Faults",
     "ManualClock",
     "MiniCluster",
+    "OperatorHarness",
     "SimulatedCluster",
     "Simulation",
     "TestingGateway",
@@ -39,6 +41,7 @@ _MODULES = {
     "DataStreamTestSinkFunction": "flinkray.testing.stream_results",
     "Faults": "flinkray.testing.simulation",
     "MiniCluster": "flinkray.testing.mini_cluster",
+    "OperatorHarness": "flinkray.testing.operator_harness",
     "Simulation": "flinkray.testing.simulation",
     "SimulatedCluster": "flinkray.testing.simulated_cluster",
     "scripted_job": "flinkray.testing.cluster_under_test",

@@ -24,6 +24,7 @@ from flinkray.datastream import (
     KeyedStream,
     ProcessJoinFunction,
     RuntimeContext,
+    RuntimeExecutionMode,
     StreamExecutionEnvironment,
     WatermarkStrategy,
 )
@@ -314,6 +315,23 @@ def test_selector_that_fails_fails_the_program_whatever_uses_the_keyed_stream(
     told = r"three has no key\n(.*\n)*in operator .*\n(.*\n)*on record .*3"
     with pytest.raises(OperatorError, match=told):
         run(env, lambda: USES[use](stream.key_by(key_of_small)))
+
+
+def first_letter(text: str) -> str:
+    return next(iter(text))
+
+
+@pytest.mark.parametrize("mode", list(RuntimeExecutionMode))
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_selector_that_ends_an_iteration_fails_the_program_and_ends_no_batch(
+    parallelism: int, mode: RuntimeExecutionMode
+) -> None:
+    env = environment(parallelism)
+    env.set_runtime_mode(mode)
+    letters = env.from_collection(["a", "b", "", "c"]).key_by(first_letter)
+    told = r"in first_letter\n(.*\n)*.*has raised StopIteration\n(.*\n)*on record ''"
+    with pytest.raises(OperatorError, match=told):
+        list(letters.reduce(lambda a, b: a + b).execute_and_collect())
 
 
 @pytest.mark.parametrize("use", ["print", "union"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import decimal
 import gc
+import itertools
 import subprocess
 import sys
 import threading
@@ -13,8 +14,10 @@ from typing import Any
 
 import pytest
 
+from flinkray.core.errors import JobCancelledError
 from flinkray.core.garbage_collection import YOUNG
 from flinkray.datastream import FlatMapFunction, MapFunction, StreamExecutionEnvironment
+from flinkray.datastream.common import JobStatus, WatermarkStrategy
 from flinkray.datastream.connectors import CallbackSink, IteratorSource
 from flinkray.streaming.errors import OperatorError
 
@@ -120,6 +123,50 @@ def test_a_program_whose_function_cannot_be_opened_is_refused_where_it_is_execut
     env.from_collection([1]).map(CannotOpen()).sink_to(CallbackSink(lambda value: None))
     with pytest.raises(OperatorError, match="no way"):
         env.execute_async()
+
+
+class FailsAtTheEnd(MapFunction[Any, Any]):
+    def map(self, value: Any) -> Any:
+        return value
+
+    def close(self) -> None:
+        raise ValueError("no end")
+
+
+class Gone(BaseException):
+    """No Exception."""
+
+
+def leave(value: Any) -> Any:
+    raise Gone(value)
+
+
+@pytest.mark.parametrize(
+    ("function", "error"), [(FailsAtTheEnd(), ValueError), (leave, Gone)], ids=["close", "leave"]
+)
+def test_a_program_that_runs_by_itself_fails_whatever_is_raised(
+    function: Any, error: type[BaseException]
+) -> None:
+    env = environment()
+    env.from_collection([1]).map(function).sink_to(CallbackSink(lambda value: None))
+    job = env.execute_async()
+    with pytest.raises(error):
+        job.get_job_execution_result().result(60)
+    assert job.get_job_status().result() is JobStatus.FAILED
+
+
+@pytest.mark.parametrize("function", [FailsAtTheEnd(), lambda value: value], ids=["fails", "ends"])
+def test_a_program_that_was_cancelled_has_no_result(function: Any) -> None:
+    env = environment()
+    numbers = env.from_source(
+        IteratorSource.of(itertools.count), WatermarkStrategy.no_watermarks(), "numbers"
+    )
+    numbers.map(function).sink_to(CallbackSink(lambda value: None))
+    job = env.execute_async()
+    job.cancel().result(60)
+    with pytest.raises(JobCancelledError, match="was cancelled"):
+        job.get_job_execution_result().result(60)
+    assert job.get_job_status().result() is JobStatus.CANCELED
 
 
 FUNCTIONS = """

@@ -227,7 +227,7 @@ class KeyedTimersOperator(WithTimers, KeyedFunctionOperator):
 
     def on_processing_time_timer(self, timestamp: int, key: Any, namespace: Any) -> None:
         context = self.record_context
-        context.record_timestamp = None
+        context.record_timestamp = timestamp
         context.domain = TimeDomain.PROCESSING_TIME
         self.results.add(self.function.on_timer(timestamp, context), None)
         self.results.flush()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
@@ -78,7 +78,19 @@ class Keys:
 
     def selected(self, block: Block) -> list[Any]:
         """What the selector says of each value, be it a key or not."""
-        return list(map(self._of, self._read(block)))
+        keys = list(map(self._of, self._read(block)))
+        if len(keys) < len(block.values):  # what ends a loop has ended this one
+            self._report_end(block.values[len(keys)])
+        return keys
+
+    def _report_end(self, value: Any) -> NoReturn:
+        """As an error that ends no loop."""
+        what = "the key selector has raised StopIteration"
+        try:
+            self._of(value)
+        except StopIteration as error:
+            raise StreamError(what) from error
+        raise StreamError(what)
 
     def _read(self, block: Block) -> Iterator[Any]:
         records = iter(block.values)

@@ -7,7 +7,7 @@ from flinkray.streaming.time.watermark_valve import ValveOutput
 
 
 class CombinedWatermark:
-    """The least watermark of the inputs that are not idle, or the greatest when all are.
+    """The least watermark of the inputs that are not idle.  While all are, time stands still.
 
     It never goes back.  An input that comes back from idleness holds it where it is until it has
     caught up: unlike a channel of a valve, of which there are many that bring the same, an input is
@@ -33,13 +33,10 @@ class CombinedWatermark:
         return self._update(was_idle)
 
     def _update(self, was_idle: bool) -> ValveOutput:
-        is_idle = all(self._idle)
-        if is_idle:
-            combined = max(self._watermarks)
-        else:
-            pairs = zip(self._watermarks, self._idle, strict=True)
-            combined = min(watermark for watermark, idle in pairs if not idle)
-        status = None if is_idle == was_idle else is_idle
+        pairs = zip(self._watermarks, self._idle, strict=True)
+        active = [watermark for watermark, is_idle in pairs if not is_idle]
+        status = None if was_idle == (not active) else not active
+        combined = min(active, default=MIN_TIMESTAMP)
         if combined <= self._combined:
             return ValveOutput(None, status)
         self._combined = combined

@@ -56,7 +56,7 @@ def test_timers_fire_with_their_key_and_before_the_watermark() -> None:
     ]
     assert h.side("side") == ["seven"]
     h.processing_time(50)
-    assert h.output() == [Record(("a", 50, None, TimeDomain.PROCESSING_TIME))]
+    assert h.output() == [Record(("a", 50, 50, TimeDomain.PROCESSING_TIME))]
 
 
 class Count(Counting, KeyedProcessFunction[Any, Any, Any]):
