@@ -41,6 +41,14 @@ class CoordinatorProcess(ABC):
     def spec(self, action: StartCoordinator, blob_server: str | None) -> EndpointSpec:
         """The process of an attempt; *blob_server* is where code comes from that is not in it."""
 
+    async def prepared(self, spec: EndpointSpec) -> EndpointSpec:
+        """What the process needs is there.
+
+        Returns:
+            *spec*, with what became known by that.
+        """
+        return spec
+
     @abstractmethod
     async def connect(self, service: RpcService, address: str) -> ConnectedCoordinator:
         """To a process that was spawned."""

@@ -101,7 +101,7 @@ class CoordinatorRunner:
         try:
             if how.has_fixed_name:
                 await service.kill(spec.name)  # that of another attempt
-            address = await service.spawn(spec)
+            address = await service.spawn(await how.prepared(spec))
             connected = await how.connect(service, address)
         except Exception as error:  # noqa: BLE001 - whatever its own start-up raised
             await service.kill(spec.name)  # it may be there all the same, and only not answer

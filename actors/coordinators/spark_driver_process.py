@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from flinkray.actors.coordinators.process import ConnectedCoordinator, CoordinatorProcess
+from flinkray.actors.coordinators.spark_sessions import open_session
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.core import options
 from flinkray.core.ids import JobMasterId, JobVertexID
@@ -27,6 +30,7 @@ from flinkray.spark.gateway import (
     SparkStageInput,
     spark_driver_process,
 )
+from flinkray.spark.shared_session import HELD_SESSION, take_request
 
 SPARK_DRIVER_FACTORY = "flinkray.spark.driver:create_spark_driver"
 
@@ -64,6 +68,19 @@ class SparkDriverProcess(CoordinatorProcess):
             placement=Placement(worker_group=descriptor.worker_group, bundle_index=0),
         )
 
+    async def prepared(self, spec: EndpointSpec) -> EndpointSpec:
+        """A guest of a session runs on its node, because it maps files of the JVM's."""
+        descriptor = spec.arguments
+        assert isinstance(descriptor, SparkStageDescriptor)
+        if descriptor.session is None:
+            return spec
+        found = await open_session(self._services, descriptor)
+        return replace(
+            spec,
+            arguments=replace(descriptor, session_address=found.address),
+            placement=Placement(node_id=found.node_id),
+        )
+
     async def connect(self, service: RpcService, address: str) -> ConnectedCoordinator:
         token = self._job_master.fencing_token
         driver = await service.connect(address, SparkDriverGateway, token)
@@ -82,6 +99,8 @@ class SparkDriverProcess(CoordinatorProcess):
         configuration = {**defaults, **vertex.invokable.configuration}
         storage = self._services.arguments.storage_dir
         kind = configuration.pop(RESULT_KIND, None)
+        held_session = configuration.pop(HELD_SESSION, None)
+        session = take_request(configuration)
         published, epochs = (
             location_of(storage, graph.job_id, vertex.vertex_id) if kind in wanted else None
             for location_of, wanted in (
@@ -108,6 +127,9 @@ class SparkDriverProcess(CoordinatorProcess):
             published_location=published,
             epochs_location=epochs,
             stream_execution=stream_execution(action.graph_id, action.restores),
+            session=session,
+            held_session=held_session,
+            session_idle_timeout=of_cluster.get(options.SPARK_SESSION_IDLE_TIMEOUT),
         )
 
     def _result_location(self, action: StartCoordinator, vertex_id: JobVertexID) -> str:

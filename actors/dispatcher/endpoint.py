@@ -75,6 +75,7 @@ from flinkray.scheduler.reports.job_info import (
 from flinkray.scheduler.reports.job_settings import JobSettings
 from flinkray.scheduler.resources.cluster_partitions import ClusterDataSet
 from flinkray.scheduler.shared.states import JobStatus
+from flinkray.spark.shared_session import session_held_by
 
 log = logging.getLogger(__name__)
 
@@ -142,6 +143,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         self._storage_of_users = UserStorage(self.rpc_service)
         self._snapshots = JobSnapshots(self, self._jobs, self._storage_of_users)
         self._cancelling = JobCancelling(self, self._graphs, self._job_masters, self._jobs.get)
+        self._beginning_session = asyncio.Lock()
         self._shutting_down = False
         self._gives_up_jobs = False
         """Whether a job that has no JobMaster is to get no other."""
@@ -264,6 +266,16 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         self._cancelling.await_client(job)
         log.info("job %s (%s) accepted", job_id, job_graph.name)
         self.create_task(self._job_masters.start(job))
+
+    async def ensure_spark_session(self, job_graph: JobGraph) -> JobID:
+        name = session_held_by(job_graph)
+        async with self._beginning_session:
+            for job in self._jobs.values():
+                ends = job.ending is not None or job.outcome is not None or job.cancel_requested
+                if not ends and name is not None and session_held_by(job.graph) == name:
+                    return job.job_id
+            await self.submit_job(job_graph)
+            return job_graph.job_id
 
     async def _refuse(self, job: ManagedJob, refusal: JobSubmissionError) -> None:
         """What failed to be stored may be there all the same, and a later Dispatcher would run it.

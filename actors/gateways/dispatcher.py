@@ -48,6 +48,18 @@ class DispatcherGateway(FencedRpcGateway):
         """
 
     @abstractmethod
+    @runs_to_completion
+    async def ensure_spark_session(self, job_graph: JobGraph) -> JobID:
+        """The job that is the Spark session of that name, which is begun if there is none.
+
+        Args:
+            job_graph: of the session, if it must be begun.
+
+        Raises:
+            JobSubmissionError: it cannot be.
+        """
+
+    @abstractmethod
     async def list_jobs(self) -> tuple[JobOverview, ...]:
         """Running and ended jobs, oldest first, each with the numbers of its tasks only."""
 

@@ -28,6 +28,7 @@ from flinkray.spark.gateway import (
 )
 from flinkray.spark.processes import end_leftovers, past_attempts, remove_scratch
 from flinkray.spark.ray_java import check_ray_starts_java
+from flinkray.spark.shared_session import SESSION
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +90,8 @@ class SparkExecutorTasks(TaskRunner):
         """Those that have had an executor here since the job's slots were last freed."""
 
     async def run(self, task: RunnerTask, job_master_id: JobMasterId) -> None:
+        if SESSION in task.configuration:  # its function's process is no child of anybody here
+            await asyncio.get_running_loop().create_future()
         is_started_here = (
             task.configuration.get(options.SPARK_HOST.key, self._spark_host) == STANDALONE
         )

@@ -20,6 +20,7 @@ from flinkray.scheduler.graph.validation import validate
 from flinkray.spark.gateway import EPOCHS, PUBLISHED, RESULT_KIND, THROUGH
 from flinkray.spark.micro_batches import streamed
 from flinkray.spark.session import refuse_owned, split_memory
+from flinkray.spark.shared_session import GUEST_PROFILE, guest_configuration
 from flinkray.spark.tables import with_key
 from flinkray.spark.user_code import (
     SparkEpochFunction,
@@ -39,6 +40,7 @@ def spark_job(
     cpu: float = 1,
     memory: int | str = "1g",
     spark_conf: Mapping[str, object] | None = None,
+    session: str | None = None,
     restart_strategy: RestartStrategy | None = None,
     configuration: Mapping[str, str] | None = None,
     job_id: JobID | None = None,
@@ -53,6 +55,9 @@ def spark_job(
         cpu: cores of each slot.
         memory: of each slot, as ``"1500m"``, ``"2g"`` or bytes.
         spark_conf: Spark properties; those that flinkray sets itself are refused.
+        session: name of a Spark session that all jobs of the cluster share which name it: its
+            executors are as many and as large as said here, and stay when the job ends.  None: the
+            job has executors of its own.
         restart_strategy: the one of the configuration when None.
         configuration: options of the job, over those of the cluster: ``restart-strategy.*``,
             ``task.cancellation.*``.
@@ -66,6 +71,9 @@ def spark_job(
     label = name or getattr(function, "__name__", None) or type(function).__name__
     profile, conf = slot_profile(cpu, memory), spark_properties(spark_conf)
     check_spark_stage(profile, conf)
+    if session is not None:
+        conf = guest_configuration(session, parallelism, profile, conf)
+        parallelism, profile = 1, GUEST_PROFILE
     vertex = JobVertex(
         JobVertexID.generate(), label, parallelism, profile, Invokable(SPARK, code, conf)
     )

@@ -416,6 +416,14 @@ SPARK_HOST = ConfigOption(
     "4, without RayDP. A Spark stage may set it for itself, among its Spark properties.",
 )
 
+SPARK_SESSION_IDLE_TIMEOUT = ConfigOption(
+    "spark.session.idle-timeout",
+    duration(),
+    300.0,
+    "A Spark session that jobs share ends, and gives its slots back, when no job has been in it "
+    "for this long.",
+)
+
 OPTIONS: dict[str, ConfigOption[Any]] = {
     option.key: option
     for topic in (

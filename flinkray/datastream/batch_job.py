@@ -35,6 +35,7 @@ from flinkray.scheduler.graph.job_graph import (
     ResultPartitionType,
 )
 from flinkray.scheduler.graph.validation import validate
+from flinkray.spark.shared_session import GUEST_PROFILE, guest_configuration
 from flinkray.spark.user_code import dump_function
 from flinkray.streaming.sources.result_files import ResultFilesSource
 
@@ -118,6 +119,7 @@ class BatchJob:
         cpu: float = 1,
         memory: int | str = "1g",
         spark_conf: Mapping[str, object] | None = None,
+        session: str | None = None,
     ) -> Stage:
         """Add a stage that runs PySpark: ``function(spark, *frames)``, a DataFrame for each input.
 
@@ -127,6 +129,8 @@ class BatchJob:
             parallelism: number of slots = number of Spark executors.
             cpu: cores of each slot.
             memory: of each slot, as ``"1500m"``, ``"2g"`` or bytes.
+            session: name of a Spark session that stages and jobs share; see
+                :func:`flinkray.spark_job`.
 
         Raises:
             ConfigurationError: an argument is not acceptable; the text names it.
@@ -136,6 +140,9 @@ class BatchJob:
         code = dump_function(function)
         properties = spark_properties(spark_conf)
         check_spark_stage(profile, properties)
+        if session is not None:
+            properties = guest_configuration(session, parallelism, profile, properties)
+            parallelism, profile = 1, GUEST_PROFILE
         invokable = Invokable(SPARK, code, properties)
         groups = self._spark_groups
         group = groups.setdefault((parallelism, profile), f"spark-{len(groups)}")

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 
 from flinkray.core.captured_output import note_output
-from flinkray.core.errors import FlinkRayError
+from flinkray.core.errors import FlinkRayError, RpcError
 from flinkray.core.ids import JobMasterId
 from flinkray.rpc import FencedRpcEndpoint, RpcService
 from flinkray.scheduler.job.coordinator_events import (
@@ -23,9 +23,11 @@ from flinkray.spark.gateway import (
     ExecutorSlot,
     SparkDriverGateway,
     SparkExecutorsGateway,
+    SparkSessionGateway,
     SparkStageDescriptor,
 )
-from flinkray.spark.ray_cluster import current_ray_context
+from flinkray.spark.ray_cluster import current_ray_context, place_of_this_process
+from flinkray.spark.session_guests import SparkSessionDesk
 from flinkray.spark.stage import SparkStage, StageListener, StageRun
 from flinkray.spark.user_code import fetch_code
 
@@ -37,7 +39,18 @@ async def create_spark_driver(rpc_service: RpcService, stage: SparkStageDescript
     ray = current_ray_context()
     note_output(stage.job_id, rpc_service.process_name)
     code = await fetch_code(rpc_service, stage)
-    return SparkDriver(rpc_service, stage, lambda listener: SparkStage(stage, code, ray, listener))
+    session, access = None, None
+    if stage.session is not None:
+        session = await rpc_service.connect(stage.session_address, SparkSessionGateway)
+        access = await session.attach(rpc_service.process_name)
+    place = place_of_this_process()
+    return SparkDriver(
+        rpc_service,
+        stage,
+        lambda listener: SparkStage(stage, code, ray, listener, access=access, place=place),
+        session,
+        node_id=place.node_id,
+    )
 
 
 class SparkDriver(FencedRpcEndpoint[JobMasterId], SparkDriverGateway, SparkExecutorsGateway):
@@ -52,10 +65,16 @@ class SparkDriver(FencedRpcEndpoint[JobMasterId], SparkDriverGateway, SparkExecu
         rpc_service: RpcService,
         stage: SparkStageDescriptor,
         create_run: Callable[[StageListener], StageRun],
+        session: SparkSessionGateway | None = None,
+        node_id: str = "",
     ) -> None:
+        """*session*: to which the stage is attached, as a guest.  *node_id*: of this process."""
         super().__init__(rpc_service, SPARK_DRIVER_ENDPOINT, stage.job_master_id)
         self._stage = stage
         self._run = create_run(self)
+        self._session = session
+        self._node_id = node_id
+        self._desk: SparkSessionDesk | None = None
         self._reports: asyncio.Queue[CoordinatorEvent] = asyncio.Queue()
         self._stopped: asyncio.Task[None] | None = None
 
@@ -65,6 +84,11 @@ class SparkDriver(FencedRpcEndpoint[JobMasterId], SparkDriverGateway, SparkExecu
         )
         self.watch(listener, self._on_job_master_lost)
         self.create_task(self._send_reports(listener), name="reports to the JobMaster")
+        if self._session is not None:
+            self.watch(self._session, self._run.session_lost)
+        if self._stage.held_session is not None:
+            self._desk = SparkSessionDesk(self.rpc_service, self._run.guests, self._node_id)
+            self._desk.start()
         self._run.start()
 
     async def on_stop(self) -> None:
@@ -79,8 +103,18 @@ class SparkDriver(FencedRpcEndpoint[JobMasterId], SparkDriverGateway, SparkExecu
 
     async def _stop_spark(self) -> None:
         if self._stopped is None:
-            self._stopped = asyncio.ensure_future(self.rpc_service.run_blocking(self._run.stop))
+            self._stopped = asyncio.ensure_future(self._stop_all())
         await asyncio.shield(self._stopped)
+
+    async def _stop_all(self) -> None:
+        if self._desk is not None:
+            self._desk.close()
+        await self.rpc_service.run_blocking(self._run.stop)
+        if self._session is not None:
+            try:
+                await self._session.leave(self.rpc_service.process_name)
+            except RpcError as error:
+                log.info("the Spark session is not there any more: %s", error)
 
     def _on_job_master_lost(self, reason: str) -> None:
         log.warning(

@@ -10,6 +10,7 @@ from flinkray.core.message import message
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc.gateway import (
     FencedRpcGateway,
+    RpcGateway,
     ask_timeout,
     runs_to_completion,
 )
@@ -52,10 +53,44 @@ def spark_driver_process(
     job_id: JobID, vertex_id: JobVertexID, job_master_id: JobMasterId, attempt_number: int
 ) -> str:
     """Name of the process of a stage attempt's driver."""
-    return f"SparkDriver-{job_id}-{attempt_name(vertex_id, job_master_id, attempt_number)}"
+    return f"{spark_drivers_of_job(job_id)}{attempt_name(vertex_id, job_master_id, attempt_number)}"
+
+
+def spark_drivers_of_job(job_id: JobID) -> str:
+    """What the names of all of these begin with."""
+    return f"SparkDriver-{job_id}-"
 
 
 SPARK_DRIVER_ENDPOINT = "sparkdriver"
+SPARK_SESSION_ENDPOINT = "sparksession"
+
+
+@message
+class SparkSessionRequest:
+    """The session that a stage is to run in, which jobs share."""
+
+    name: str
+    executors: int
+    slot_profile: ResourceProfile
+    """Of each executor."""
+
+
+@message
+class SparkSessionAccess:
+    """How a process on the same node connects to a session, and what that is."""
+
+    port: int
+    """Of py4j's gateway in the driver's JVM, on the loopback interface."""
+    secret: str
+    jvm_pid: int
+    log_file: str
+    """The JVM's."""
+    executors: int
+    slot_profile: ResourceProfile
+    configuration: dict[str, str]
+    """The Spark properties that it was started with."""
+    tag: str
+    """That Spark jobs of this guest must carry: those with it are cancelled when it leaves."""
 
 
 @message
@@ -95,6 +130,14 @@ class SparkStageDescriptor:
     stream_execution: str = ""
     """Of the stream, which has ended its epochs only if it has ended in this execution; see
     :func:`flinkray.file_results.stream_execution`."""
+    session: SparkSessionRequest | None = None
+    """Whose guest the stage is; None: it has executors of its own."""
+    session_address: str = ""
+    """Of a guest's session (a :class:`SparkSessionGateway`)."""
+    held_session: str | None = None
+    """The name of the session that the stage keeps open for guests; None: it is no session."""
+    session_idle_timeout: float = 0.0
+    """Seconds without guests after which such a session ends."""
 
     @property
     def attempt_name(self) -> str:
@@ -176,6 +219,37 @@ class SparkDriverGateway(FencedRpcGateway):
     @runs_to_completion
     async def stop(self) -> None:
         """Cancel what runs, end the session, JVM and Python workers; then the process ends."""
+
+
+class SparkSessionGateway(RpcGateway):
+    """Of the process of a session that jobs share, beside its driver."""
+
+    @abstractmethod
+    @ask_timeout(600.0)
+    async def await_open(self) -> str:
+        """Answers when guests may come; the session then waits for some.
+
+        Returns:
+            Ray's id of its node, on which guests must be.
+
+        Raises:
+            SparkSessionEndedError: it is ending.
+        """
+
+    @abstractmethod
+    @runs_to_completion
+    async def attach(self, process: str) -> SparkSessionAccess:
+        """A guest comes, which is that process.  If that ends, the guest has left.
+
+        Raises:
+            SparkSessionEndedError: it is ending.
+        """
+
+    @abstractmethod
+    @ask_timeout(60.0)
+    @runs_to_completion
+    async def leave(self, process: str) -> None:
+        """A guest leaves: its Spark jobs are cancelled.  One that is not there changes nothing."""
 
 
 class CoordinatorListenerGateway(FencedRpcGateway):

@@ -5,10 +5,13 @@ The only place of this package that uses Ray's internals; the versions tested ar
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
+
+from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo
 
 ACTOR_NAME_PREFIX = "raydp-executor-"
 """RayDP's names of its executor actors; a number follows."""
@@ -38,6 +41,21 @@ def current_ray_context() -> RayContext:
         node_ip=ray.util.get_node_ip_address(),
         session_directory=node.get_session_dir_path(),
         logs_directory=node.get_logs_dir_path(),
+    )
+
+
+def place_of_this_process() -> SparkExecutorInfo:
+    """As what runs in the one slot of a stage, in which no executor does."""
+    import ray
+
+    context = ray.get_runtime_context()
+    return SparkExecutorInfo(
+        subtask_index=0,
+        executor_id="driver",
+        actor_id=context.get_actor_id() or "",
+        node_id=context.get_node_id(),
+        pid=os.getpid(),
+        bundle_index=0,
     )
 
 

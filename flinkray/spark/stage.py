@@ -22,7 +22,8 @@ from flinkray.spark.environment import HOST_OPTION, JAVA_HOME_OPTION, RAYDP, che
 from flinkray.spark.epochs import EpochHandOver, EpochTaker, WritesItself, handed_over_before
 from flinkray.spark.executor_desk import ExecutorDesk
 from flinkray.spark.executors import ExecutorView
-from flinkray.spark.gateway import SparkStageDescriptor
+from flinkray.spark.gateway import SparkSessionAccess, SparkStageDescriptor
+from flinkray.spark.guest import GuestApplication, GuestView
 from flinkray.spark.host import SparkHost
 from flinkray.spark.inputs import missing_of, parquet_reader, read_input
 from flinkray.spark.micro_batches import (
@@ -36,11 +37,14 @@ from flinkray.spark.ray_cluster import RayContext
 from flinkray.spark.ray_java import check_ray_starts_java
 from flinkray.spark.raydp_host import RaydpHost
 from flinkray.spark.result import (
+    NO_RESULT,
     input_failure,
     store_result,
     system_failure,
     user_failure,
 )
+from flinkray.spark.session_guests import HeldSparkSession, SessionGuests
+from flinkray.spark.shared_session import HeldSession
 from flinkray.spark.standalone_host import StandaloneHost
 from flinkray.spark.user_code import SparkFunction, UserCodeError, load_function
 
@@ -53,6 +57,10 @@ logger = logging.getLogger(__name__)
 _START_LOOK_INTERVAL = 0.25
 _RUN_LOOK_INTERVAL = 0.5
 """Seconds between two looks at Spark, before and after all executors have been registered once."""
+
+
+Application = SparkApplication | GuestApplication
+"""What a stage runs in."""
 
 
 class StageListener(Protocol):
@@ -77,6 +85,13 @@ class StageRun(Protocol):
     def desk(self) -> ExecutorDesk:
         """For executors that TaskExecutors start."""
 
+    @property
+    def guests(self) -> SessionGuests:
+        """For guests, if it holds a session."""
+
+    def session_lost(self, reason: str) -> None:
+        """The session has ended whose guest the stage is."""
+
     def start(self) -> None:
         """Returns at once."""
 
@@ -97,10 +112,14 @@ class SparkStage:
         ray: RayContext,
         listener: StageListener,
         executor_timeout: float = 180.0,
+        access: SparkSessionAccess | None = None,
+        place: SparkExecutorInfo | None = None,
     ) -> None:
         """
         Args:
             code: the user's function, pickled.
+            access: to the session whose guest the stage is.
+            place: of this process, if it is one.
             executor_timeout: seconds that each step of the start of Spark may take, and then until
                 all executors must be registered.
         """
@@ -114,7 +133,10 @@ class SparkStage:
         self._stopping = threading.Event()
         self._are_complete = False
         self._registered: tuple[SparkExecutorInfo, ...] = ()
-        self._application: SparkApplication | None = None
+        self._application: Application | None = None
+        self._access = access
+        self._place = place
+        self.guests = SessionGuests(stage.session_idle_timeout)
         self.desk = ExecutorDesk(lambda why: self._fail(system_failure("SparkExecutorLost", why)))
         self._look_lock = threading.Lock()
         """Held until what was seen is told, so that no older look is told after the final one."""
@@ -135,6 +157,7 @@ class SparkStage:
             self._stopping.set()
             application = self._application
         self.desk.close()
+        self.guests.close()
         if application is not None:
             application.close()
 
@@ -177,8 +200,16 @@ class SparkStage:
         if not self._stopping.is_set():
             self._run_user_code(function, session)
 
-    def _launch(self) -> SparkApplication | None:
+    def session_lost(self, reason: str) -> None:
+        """The session has ended whose guest the stage is."""
+        assert self._stage.session is not None
+        text = f"the Spark session {self._stage.session.name!r} has ended: {reason}"
+        self._fail(system_failure("SparkSessionLost", text))
+
+    def _launch(self) -> Application | None:
         """None: the stage was stopped before it began."""
+        if self._access is not None:
+            return self._begin_as_guest(self._access)
         java_home = self._stage.configuration.get(JAVA_HOME_OPTION)
         host_name = self._stage.configuration.get(HOST_OPTION, RAYDP)
         environment = check_environment(java_home, host=host_name)
@@ -199,7 +230,16 @@ class SparkStage:
         application.jvm.on_exit(self._on_jvm_exit)
         return application
 
-    def _executors_missing(self, application: SparkApplication) -> CoordinatorFailure:
+    def _begin_as_guest(self, access: SparkSessionAccess) -> GuestApplication | None:
+        assert self._place is not None
+        with self._lock:
+            if self._over:
+                return None
+            application = GuestApplication(self._stage, access, self._place, sys.executable)
+            self._application = application
+        return application
+
+    def _executors_missing(self, application: Application) -> CoordinatorFailure:
         missing = sorted(
             set(range(self._stage.parallelism)) - {e.bundle_index for e in self._registered}
         )
@@ -245,6 +285,9 @@ class SparkStage:
 
     def _keep(self, returned: object) -> SparkResult:
         stage = self._stage
+        if isinstance(returned, HeldSession):
+            self._hold_session()
+            return NO_RESULT
         if isinstance(returned, StreamedFrame):
             assert stage.published_location is not None
             return publish_stream(
@@ -253,6 +296,13 @@ class SparkStage:
         if stage.published_location is not None:
             return publish(returned, stage.published_location, stage.attempt_name)
         return store_result(returned, stage.result_location, is_read=stage.is_result_read)
+
+    def _hold_session(self) -> None:
+        application = self._application
+        assert isinstance(application, SparkApplication)
+        assert application.session is not None
+        held = HeldSparkSession(self._stage, application.session, application.jvm)
+        self.guests.hold(held, self._stopping)
 
     def _is_spark_gone(self) -> bool:
         application = self._application
@@ -279,13 +329,13 @@ class SparkStage:
         if not self._stopping.is_set():
             self._fail(self._spark_gone(None))
 
-    def _watch_start(self, application: SparkApplication) -> None:
+    def _watch_start(self, application: Application) -> None:
         """Spark waits for its app master for ever, be it dead or hung, until they have met."""
         threading.Thread(
             target=self._look_until_open, args=(application,), name="spark-start", daemon=True
         ).start()
 
-    def _look_until_open(self, application: SparkApplication) -> None:
+    def _look_until_open(self, application: Application) -> None:
         steps, since = 0, time.monotonic()
         while application.session is None and not self._stopping.wait(_START_LOOK_INTERVAL):
             if application.host.is_lost():
@@ -295,7 +345,7 @@ class SparkStage:
             elif time.monotonic() - since > self._executor_timeout:
                 self._fail(self._start_hangs(application))
 
-    def _start_hangs(self, application: SparkApplication) -> CoordinatorFailure:
+    def _start_hangs(self, application: Application) -> CoordinatorFailure:
         done = ", ".join(application.timings) or "nothing"
         return system_failure(
             "SparkStartError",
@@ -303,7 +353,7 @@ class SparkStage:
             f"{done}; log: {application.jvm.log_file}",
         )
 
-    def _watch_executors(self, application: SparkApplication) -> None:
+    def _watch_executors(self, application: Application) -> None:
         view = application.executor_view()
         threading.Thread(
             target=self._look_repeatedly,
@@ -312,7 +362,11 @@ class SparkStage:
             daemon=True,
         ).start()
 
-    def _look_repeatedly(self, application: SparkApplication, view: ExecutorView) -> None:
+    def _look_repeatedly(
+        self,
+        application: Application,
+        view: ExecutorView | GuestView,
+    ) -> None:
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
         reported = SparkProgress()
@@ -340,7 +394,7 @@ class SparkStage:
                 self._fail(self._executors_missing(application))
                 return
 
-    def _is_stopped_by_function(self, application: SparkApplication) -> bool:
+    def _is_stopped_by_function(self, application: Application) -> bool:
         return application.is_context_stopped() and not application.host.is_lost()
 
     @property

@@ -164,7 +164,8 @@ def _problem_of_vertex(vertex: JobVertex) -> str | None:
             f"1 to the parallelism, {vertex.parallelism}"
         )
     takes_any_slot = vertex.slot_profile.is_zero() and vertex.invokable.kind in TASK_PROCESS_KINDS
-    if vertex.slot_profile.cpu <= 0 and not takes_any_slot:
+    is_guest = vertex.invokable.kind == SPARK and vertex.slot_profile.memory > 0
+    if vertex.slot_profile.cpu <= 0 and not takes_any_slot and not is_guest:
         return (
             f"vertex {vertex.name!r} asks for {vertex.slot_profile.cpu:g} CPU per slot: "
             "it must be more than 0"

@@ -171,6 +171,9 @@ class ScriptedDispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         )
         await world.after_submission()
 
+    async def ensure_spark_session(self, job_graph: JobGraph) -> JobID:
+        raise NotImplementedError
+
     async def list_jobs(self) -> tuple[JobOverview, ...]:
         return tuple(
             JobOverview(

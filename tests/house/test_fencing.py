@@ -59,6 +59,13 @@ EXCEPTIONS: dict[str, str] = {
             "request_kv_state_location",
         )
     },
+    "DispatcherGateway.ensure_spark_session": "one that is there already is told, not begun: a "
+    "JobMaster of the past begins none that its successor would not have begun",
+    **{
+        f"SparkSessionGateway.{name}": "guests are of any job, and known by their processes, which "
+        "are watched"
+        for name in ("await_open", "attach", "leave")
+    },
     **{
         f"JobMasterGateway.{name}": FROM_TASK_EXECUTORS
         for name in (

@@ -26,6 +26,7 @@ from flinkray.spark.gateway import (
     SparkDriverGateway,
     SparkStageDescriptor,
 )
+from flinkray.spark.session_guests import SessionGuests
 from flinkray.spark.stage import StageListener
 from flinkray.testing import TestingGateway
 
@@ -46,6 +47,8 @@ class TestingStage:
     def __init__(self, listener: StageListener) -> None:
         self.listener = listener
         self.desk = ExecutorDesk(lambda why: None)
+        self.guests = SessionGuests(300.0)
+        self.lost_session: str | None = None
         self.is_started = False
         self.stops = 0
         self.may_stop = threading.Event()
@@ -53,6 +56,9 @@ class TestingStage:
 
     def start(self) -> None:
         self.is_started = True
+
+    def session_lost(self, reason: str) -> None:
+        self.lost_session = reason
 
     def stop(self) -> None:
         assert self.may_stop.wait(10)

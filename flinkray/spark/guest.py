@@ -1,0 +1,268 @@
+"""A guest of a Spark session that jobs share: this process, connected to the session's JVM.
+
+The function gets a session of its own there (``newSession``).  See
+docs/design/0069-shared-spark-sessions.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from flinkray.scheduler.shared.spark_reports import (
+    SparkExecutorInfo,
+    SparkProgress,
+    SparkStageProgress,
+)
+from flinkray.spark.gateway import SparkSessionAccess, SparkStageDescriptor
+from flinkray.spark.jvm import SparkStartError, quiet_gateway_logging
+from flinkray.spark.shared_session import check_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_ENDING = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+
+
+class GuestApplication:
+    """What :class:`~flinkray.spark.application.SparkApplication` is to a stage with executors of
+    its own.  One per process; methods block."""
+
+    def __init__(
+        self,
+        stage: SparkStageDescriptor,
+        access: SparkSessionAccess,
+        place: SparkExecutorInfo,
+        python: str,
+    ) -> None:
+        """*place*: of this process, which is what runs in the stage's slot.  *python*: the
+        interpreter of the Python workers."""
+        assert stage.session is not None
+        self._stage = stage
+        self._access = access
+        self._place = place
+        self._python = stage.configuration.get("spark.pyspark.python", python)
+        self._java_context: Any = None
+        self._gateway: Any = None
+        self.jvm = JvmOfSession(stage.session.name, access)
+        self.host = SessionAsHost(stage.session.name, self)
+        self.session: SparkSession | None = None
+        self.timings: dict[str, float] = {}
+
+    def open(self) -> SparkSession:
+        """Connect, and open a session for the function.
+
+        Raises:
+            SparkSessionMismatchError: the session is another one than was asked for.
+            SparkStartError: its JVM does not answer.
+        """
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+        begin = time.monotonic()
+        try:
+            session = self._connect()
+            to_set = check_session(self._stage, self._access, session.conf.isModifiable)
+            for key, value in to_set.items():
+                if value is None:
+                    session.conf.unset(key)
+                else:
+                    session.conf.set(key, value)
+        except (Py4JError, OSError) as error:
+            raise SparkStartError(
+                f"the Spark session {self.jvm.name!r} does not answer: {error}; "
+                f"log: {self.jvm.log_file}"
+            ) from error
+        self.session = session
+        self.timings["session"] = time.monotonic() - begin
+        return session
+
+    def _connect(self) -> SparkSession:
+        os.environ["PYSPARK_GATEWAY_PORT"] = str(self._access.port)
+        os.environ["PYSPARK_GATEWAY_SECRET"] = self._access.secret
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = self._python
+        quiet_gateway_logging()
+        from pyspark import SparkConf, SparkContext
+        from pyspark.java_gateway import launch_gateway
+        from pyspark.sql import SparkSession
+
+        gateway: Any = launch_gateway()  # type: ignore[no-untyped-call]
+        first = gateway.jvm.SparkSession.getDefaultSession().get()
+        java_context = gateway.jvm.JavaSparkContext.fromSparkContext(first.sparkContext())
+        self._gateway, self._java_context = gateway, java_context.sc()
+        _tag_all_threads(gateway, self._java_context, self._access.tag)
+        context = SparkContext(
+            conf=SparkConf(_jconf=java_context.getConf()), gateway=gateway, jsc=java_context
+        )
+        context.stop = lambda: _leave(context)  # type: ignore[method-assign]
+        SparkSession.stop = _stop_session  # type: ignore[method-assign,assignment]
+        # The first one of a process becomes the default of the JVM, which it is already.
+        session = SparkSession(context, first).newSession()
+        SparkSession._instantiatedSession = SparkSession._activeSession = session
+        gateway.jvm.SparkSession.setActiveSession(session._jsparkSession)
+        return session
+
+    def is_context_stopped(self) -> bool:
+        """Whether the session has been stopped, for all of its guests."""
+        from py4j.protocol import Py4JError
+
+        try:
+            return bool(self._java_context.isStopped())
+        except (Py4JError, OSError):
+            return True
+
+    def executor_view(self) -> GuestView:
+        assert self._java_context is not None
+        return GuestView(self._gateway, self._java_context, self._access.tag, self._place)
+
+    def close(self) -> None:
+        """The session cancels what still runs, when it is told that this guest leaves."""
+
+
+class JvmOfSession:
+    """The JVM of a session's driver, on the node of this process."""
+
+    def __init__(self, name: str, access: SparkSessionAccess) -> None:
+        self.name = name
+        self.pid = access.jvm_pid
+        self.log_file = Path(access.log_file)
+
+    @property
+    def is_alive(self) -> bool:
+        try:
+            return psutil.Process(self.pid).status() not in _ENDING
+        except psutil.NoSuchProcess:
+            return False
+
+    def on_exit(self, callback: Callable[[], None]) -> None:
+        """The session's process, which is watched, ends with it."""
+
+    def wait_briefly(self, timeout: float = 0.5) -> None:
+        """Give a JVM whose connection broke the time to be seen as ended."""
+        deadline = time.monotonic() + timeout
+        while self.is_alive and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def describe_end(self) -> str:
+        return f"it was that of the Spark session {self.name!r}; log: {self.log_file}"
+
+
+class SessionAsHost:
+    """What a stage asks of its host."""
+
+    def __init__(self, name: str, application: GuestApplication) -> None:
+        self.loss = f"the Spark session {name!r} was stopped"
+        self._application = application
+
+    def is_lost(self) -> bool:
+        application = self._application
+        return application.session is not None and application.is_context_stopped()
+
+    def executor_logs(self, logs_directory: str) -> str:
+        return f"those of its Spark session, in {logs_directory}"
+
+
+class GuestView:
+    """Looks at what a guest's Spark jobs do; as :class:`~flinkray.spark.executors.ExecutorView`."""
+
+    def __init__(self, gateway: Any, java_context: Any, tag: str, place: SparkExecutorInfo) -> None:
+        jvm = gateway.jvm
+        self._context = java_context
+        self._store = java_context.statusStore()
+        self._mapper = jvm.org.apache.spark.status.api.v1.JacksonMessageWriter().mapper()
+        self._active_status = jvm.java.util.ArrayList()
+        self._active_status.add(jvm.org.apache.spark.status.api.v1.StageStatus.ACTIVE)
+        self._quantiles = gateway.new_array(jvm.double, 0)
+        self._none = jvm.java.util.ArrayList()
+        self._tag = tag
+        self._place = place
+
+    def is_stopped(self) -> bool:
+        return bool(self._context.isStopped())
+
+    def look(self) -> tuple[tuple[SparkExecutorInfo, ...], SparkProgress]:
+        """This process, and the progress, now."""
+        return (self._place,), self._progress()
+
+    def final_progress(self) -> SparkProgress:
+        """The progress, once Spark has booked all that has happened so far."""
+        self._context.listenerBus().waitUntilEmpty()
+        return self._progress()
+
+    def _progress(self) -> SparkProgress:
+        jobs = self._json(self._store.jobsList(self._none))
+        stages = self._json(
+            self._store.stageList(self._active_status, False, False, self._quantiles, self._none)
+        )
+        return progress_of(self._tag, jobs, stages)
+
+    def _json(self, value: Any) -> Any:
+        return json.loads(self._mapper.writeValueAsString(value))
+
+
+def progress_of(
+    tag: str, jobs: list[dict[str, Any]], stages: list[dict[str, Any]]
+) -> SparkProgress:
+    """Of the Spark jobs that carry a tag.
+
+    Args:
+        jobs, stages: of all guests; the stages are those that run.
+    """
+    own = [job for job in jobs if tag in job["jobTags"]]
+    own_stages = {stage_id for job in own for stage_id in job["stageIds"]}
+    return SparkProgress(
+        active_stages=tuple(
+            SparkStageProgress(
+                stage_id=stage["stageId"],
+                name=stage["name"],
+                num_tasks=stage["numTasks"],
+                active_tasks=stage["numActiveTasks"],
+                completed_tasks=stage["numCompleteTasks"],
+                failed_tasks=stage["numFailedTasks"],
+            )
+            for stage in sorted(stages, key=lambda stage: int(stage["stageId"]))
+            if stage["stageId"] in own_stages
+        ),
+        completed_stages=sum(job["numCompletedStages"] for job in own),
+        completed_tasks=sum(job["numCompletedTasks"] for job in own),
+        failed_tasks=sum(job["numFailedTasks"] for job in own),
+    )
+
+
+def _tag_all_threads(gateway: Any, java_context: Any, tag: str) -> None:
+    """Each thread of this process has a connection of its own, and a thread of the JVM's behind
+    it, whose Spark jobs carry that thread's tags."""
+    client = gateway._gateway_client
+    connect = client._create_new_connection
+
+    def connect_and_tag() -> Any:
+        connection = connect()
+        java_context.addJobTag(tag)
+        return connection
+
+    client._create_new_connection = connect_and_tag
+    java_context.addJobTag(tag)
+
+
+def _leave(context: Any) -> None:
+    """As SparkContext.stop, but the JVM's context goes on, for the other guests."""
+    from pyspark import SparkContext
+
+    if context._accumulatorServer is not None:
+        context._accumulatorServer.shutdown()
+        context._accumulatorServer = None
+    context._jsc = None
+    SparkContext._active_spark_context = None
+
+
+def _stop_session(session: Any) -> None:
+    """As SparkSession.stop, but the JVM's default session stays."""
+    from pyspark.sql import SparkSession
+
+    session.sparkContext.stop()
+    SparkSession._instantiatedSession = SparkSession._activeSession = None

@@ -1,0 +1,106 @@
+"""Who is in a Spark session that jobs share, and when it ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from flinkray.core.resources import ResourceProfile
+from flinkray.spark.gateway import SparkSessionAccess
+from flinkray.spark.guest import progress_of
+from flinkray.spark.session_guests import EXPECTED, GuestBook, SessionGuests
+from flinkray.spark.shared_session import SparkSessionEndedError
+
+IDLE = 300.0
+
+
+class RecordedSession:
+    """An open session that keeps what was asked of it."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def access(self, tag: str) -> SparkSessionAccess:
+        return SparkSessionAccess(1, "", 2, "/log", 1, ResourceProfile(1.0), {}, tag)
+
+    def cancel(self, tag: str) -> None:
+        self.asked.append(tag)
+
+    def forget_cached(self) -> None:
+        self.asked.append("forget")
+
+
+class OneLook:
+    """Stops who holds a session at the first look."""
+
+    def wait(self, timeout: float) -> bool:
+        return True
+
+
+def opened(session: RecordedSession, now: list[float]) -> SessionGuests:
+    guests = SessionGuests(IDLE, lambda: now[0])
+    guests.hold(session, OneLook())
+    return guests
+
+
+def test_a_session_waits_for_its_first_guest_and_then_as_long_as_is_set() -> None:
+    book = GuestBook(IDLE)
+    book.expect(0.0)
+    assert not book.is_over(EXPECTED - 1)
+    assert book.is_over(EXPECTED)
+    book.come("a")
+    assert not book.is_over(10 * IDLE)
+    assert book.leave("a", 1000.0)
+    assert not book.is_over(1000.0 + IDLE - 1)
+    assert book.is_over(1000.0 + IDLE)
+
+
+def test_a_guest_that_has_asked_is_waited_for_though_the_session_is_idle() -> None:
+    book = GuestBook(1.0)
+    book.come("a")
+    book.leave("a", 100.0)
+    book.expect(101.0)
+    assert not book.is_over(102.0)
+
+
+def test_who_leaves_has_its_own_jobs_cancelled_and_the_last_one_what_is_cached() -> None:
+    session = RecordedSession()
+    guests = opened(session, [0.0])
+    tags = {name: guests.come(name).tag for name in ("a", "b")}
+    guests.leave("a")
+    assert session.asked == [tags["a"]]
+    guests.leave("a")  # its process has ended, too
+    guests.leave("b")
+    assert session.asked == [tags["a"], tags["b"], "forget"]
+
+
+def test_a_session_that_is_over_takes_nobody() -> None:
+    now = [0.0]
+    guests = opened(RecordedSession(), now)
+    now[0] = EXPECTED
+    assert guests.is_over()
+    with pytest.raises(SparkSessionEndedError):
+        guests.expect()
+    with pytest.raises(SparkSessionEndedError):
+        guests.come("a")
+
+
+def test_one_that_never_opened_says_so_to_who_waits() -> None:
+    guests = SessionGuests(IDLE)
+    guests.close()
+    assert isinstance(guests.opened.exception(timeout=0), SparkSessionEndedError)
+
+
+def test_progress_is_that_of_the_guests_own_jobs() -> None:
+    job = {"numCompletedStages": 1, "numCompletedTasks": 4, "numFailedTasks": 2}
+    stage = {"name": "count", "numTasks": 4, "numActiveTasks": 1, "numCompleteTasks": 3}
+    stage["numFailedTasks"] = 0
+    progress = progress_of(
+        "a",
+        [
+            {**job, "jobTags": ["a"], "stageIds": [1]},
+            {**job, "jobTags": ["b"], "stageIds": [2]},
+        ],
+        [{**stage, "stageId": 2}, {**stage, "stageId": 1}],
+    )
+    assert (progress.completed_stages, progress.completed_tasks, progress.failed_tasks) == (1, 4, 2)
+    assert [s.stage_id for s in progress.active_stages] == [1]

@@ -1,0 +1,107 @@
+"""What a stage asks of a Spark session that jobs share, and what it finds."""
+
+from __future__ import annotations
+
+import pytest
+
+from flinkray.core.errors import ConfigurationError
+from flinkray.core.ids import JobID, JobMasterId, JobVertexID, WorkerGroupId
+from flinkray.core.resources import ResourceProfile
+from flinkray.scheduler.graph.validation import validate
+from flinkray.spark.gateway import SparkSessionAccess, SparkSessionRequest, SparkStageDescriptor
+from flinkray.spark.shared_session import (
+    HeldSession,
+    SparkSessionMismatchError,
+    check_session,
+    guest_configuration,
+    session_graph,
+    session_held_by,
+    take_request,
+)
+from flinkray.spark.user_code import load_function
+
+SLOT = ResourceProfile(1.0, 2**30)
+PARTITIONS = "spark.sql.shuffle.partitions"
+HOST = {"spark.host": "raydp"}
+
+
+def guest(configuration: dict[str, str]) -> SparkStageDescriptor:
+    return SparkStageDescriptor(
+        job_id=JobID.generate(),
+        job_name="job",
+        vertex_id=JobVertexID.generate(),
+        attempt_number=0,
+        listener_address="JobMaster/job",
+        job_master_id=JobMasterId.generate(),
+        worker_group=WorkerGroupId("group"),
+        parallelism=1,
+        slot_profile=ResourceProfile(0.0, 2**28),
+        code=b"",
+        configuration=configuration,
+        result_location="/results",
+        session=SparkSessionRequest("shared", 2, SLOT),
+    )
+
+
+def access(
+    configuration: dict[str, str], executors: int = 2, profile: ResourceProfile = SLOT
+) -> SparkSessionAccess:
+    return SparkSessionAccess(1, "secret", 2, "/log", executors, profile, configuration, "tag")
+
+
+def is_modifiable(key: str) -> bool:
+    return key.startswith("spark.sql.")
+
+
+def test_a_request_travels_beside_the_properties() -> None:
+    configuration = guest_configuration("shared", 2, SLOT, HOST)
+    assert take_request(configuration) == SparkSessionRequest("shared", 2, SLOT)
+    assert configuration == HOST
+    assert take_request(configuration) is None
+
+
+@pytest.mark.parametrize("name", ["", "a,b", "a\nb"])
+def test_names_that_no_tag_can_hold_are_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be named"):
+        guest_configuration(name, 1, SLOT, {})
+
+
+def test_a_session_without_executors_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="at least one executor"):
+        guest_configuration("shared", 0, SLOT, {})
+
+
+def test_the_session_is_a_job_with_the_executors_that_were_asked_for() -> None:
+    graph = session_graph(guest(HOST))
+    validate(graph)
+    (vertex,) = graph.vertices
+    assert (vertex.parallelism, vertex.slot_profile) == (2, SLOT)
+    assert session_held_by(graph) == "shared"
+    code = vertex.invokable.code
+    assert isinstance(code, bytes)
+    assert isinstance(load_function(code)(None), HeldSession)
+
+
+def test_what_a_session_can_change_is_the_guests_own() -> None:
+    """Also that which the job that began it had set for itself."""
+    other = "spark.sql.ansi.enabled"
+    to_set = check_session(
+        guest({**HOST, PARTITIONS: "7"}), access({**HOST, other: "true"}), is_modifiable
+    )
+    assert to_set == {PARTITIONS: "7", other: None}
+
+
+@pytest.mark.parametrize(
+    ("there", "difference"),
+    [
+        (access(HOST, executors=3), "executors: 3 instead of 2"),
+        (access(HOST, profile=SLOT.times(2)), r"slots of \(2 CPU, 2g memory\) instead of"),
+        (access({"spark.host": "standalone"}), "spark.host: 'standalone' instead of 'raydp'"),
+        (access({**HOST, "spark.jars": "a.jar"}), "spark.jars: 'a.jar' instead of nothing"),
+    ],
+)
+def test_what_cannot_be_changed_is_refused_by_name(
+    there: SparkSessionAccess, difference: str
+) -> None:
+    with pytest.raises(SparkSessionMismatchError, match=difference):
+        check_session(guest(HOST), there, is_modifiable)
