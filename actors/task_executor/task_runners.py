@@ -15,7 +15,7 @@ from flinkray.core.config import Configuration
 from flinkray.core.errors import RpcConnectionError, RpcError
 from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMasterId
 from flinkray.rpc import RpcService
-from flinkray.scheduler.graph.job_graph import SPARK
+from flinkray.scheduler.graph.job_graph import SPARK, SPARK_SESSION
 from flinkray.spark.environment import STANDALONE
 from flinkray.spark.executor_desk import StageEndedError
 from flinkray.spark.executor_process import run_executor
@@ -28,7 +28,6 @@ from flinkray.spark.gateway import (
 )
 from flinkray.spark.processes import end_leftovers, past_attempts, remove_scratch
 from flinkray.spark.ray_java import check_ray_starts_java
-from flinkray.spark.shared_session import SESSION
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +89,7 @@ class SparkExecutorTasks(TaskRunner):
         """Those that have had an executor here since the job's slots were last freed."""
 
     async def run(self, task: RunnerTask, job_master_id: JobMasterId) -> None:
-        if SESSION in task.configuration:  # its function's process is no child of anybody here
+        if SPARK_SESSION in task.configuration:  # its function's process is started by others
             await asyncio.get_running_loop().create_future()
         is_started_here = (
             task.configuration.get(options.SPARK_HOST.key, self._spark_host) == STANDALONE

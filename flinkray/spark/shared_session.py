@@ -11,14 +11,19 @@ from typing import Any
 from flinkray.core.errors import ConfigurationError, FlinkRayError
 from flinkray.core.ids import JobID, JobVertexID
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.graph.job_graph import SPARK, Invokable, JobGraph, JobVertex, NoRestart
+from flinkray.scheduler.graph.job_graph import (
+    SPARK,
+    SPARK_SESSION,
+    Invokable,
+    JobGraph,
+    JobVertex,
+    NoRestart,
+)
 from flinkray.spark.gateway import SparkSessionAccess, SparkSessionRequest, SparkStageDescriptor
 from flinkray.spark.user_code import dump_function
 
-SESSION = "flinkray.session"
-"""In the configuration of a Spark invokable: the name of the session whose guest the stage is."""
 HELD_SESSION = "flinkray.session.held"
-"""In that of a session's own stage: its name."""
+"""In the configuration of the Spark invokable of a session's own stage: its name."""
 _EXECUTORS = "flinkray.session.executors"
 _CPU = "flinkray.session.cpu"
 _MEMORY = "flinkray.session.memory"
@@ -65,13 +70,15 @@ def guest_configuration(
         )
     if executors < 1:
         raise ConfigurationError(f"a Spark session has at least one executor, not {executors!r}")
+    if profile.cpu <= 0:
+        raise ConfigurationError(f"executors of a Spark session must have CPUs, not {profile}")
     if profile.extended:
         raise ConfigurationError(
             f"executors of a Spark session have CPUs and memory, not {profile}"
         )
     return {
         **properties,
-        SESSION: name,
+        SPARK_SESSION: name,
         _EXECUTORS: str(executors),
         _CPU: repr(profile.cpu),
         _MEMORY: str(profile.memory),
@@ -80,7 +87,7 @@ def guest_configuration(
 
 def take_request(configuration: dict[str, str]) -> SparkSessionRequest | None:
     """Removes from the configuration of an invokable what says that it runs in a session."""
-    name = configuration.pop(SESSION, None)
+    name = configuration.pop(SPARK_SESSION, None)
     if name is None:
         return None
     profile = ResourceProfile(float(configuration.pop(_CPU)), int(configuration.pop(_MEMORY)))

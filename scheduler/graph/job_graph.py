@@ -98,6 +98,10 @@ class Invokable:
 SPARK = "spark"
 """``Invokable.kind`` of a Spark stage."""
 
+SPARK_SESSION = "flinkray.session"
+"""In the configuration of a Spark invokable: the name of the session whose guest the stage is.  Its
+executors are the session's, and its one slot need not have a CPU."""
+
 PYTHON = "python"
 """``Invokable.kind`` of tasks that run a Python function in their slot's task process."""
 

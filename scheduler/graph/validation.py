@@ -14,6 +14,7 @@ from flinkray.scheduler.graph.job_graph import (
     COORDINATED_KINDS,
     PYTHON,
     SPARK,
+    SPARK_SESSION,
     STREAM,
     TASK_PROCESS_KINDS,
     DistributionPattern,
@@ -164,7 +165,7 @@ def _problem_of_vertex(vertex: JobVertex) -> str | None:
             f"1 to the parallelism, {vertex.parallelism}"
         )
     takes_any_slot = vertex.slot_profile.is_zero() and vertex.invokable.kind in TASK_PROCESS_KINDS
-    is_guest = vertex.invokable.kind == SPARK and vertex.slot_profile.memory > 0
+    is_guest = vertex.invokable.kind == SPARK and SPARK_SESSION in vertex.invokable.configuration
     if vertex.slot_profile.cpu <= 0 and not takes_any_slot and not is_guest:
         return (
             f"vertex {vertex.name!r} asks for {vertex.slot_profile.cpu:g} CPU per slot: "

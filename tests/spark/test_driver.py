@@ -24,11 +24,13 @@ from flinkray.spark.executor_desk import ExecutorDesk
 from flinkray.spark.gateway import (
     CoordinatorListenerGateway,
     SparkDriverGateway,
+    SparkSessionGateway,
     SparkStageDescriptor,
 )
-from flinkray.spark.session_guests import SessionGuests
+from flinkray.spark.session_guests import SessionGuests, SparkSessionDesk
 from flinkray.spark.stage import StageListener
 from flinkray.testing import TestingGateway
+from tests.spark.test_session_guests import OneLook, RecordedSession
 
 VERTEX = JobVertexID(bytes(16))
 LEADER = JobMasterId(bytes([1] * 16))
@@ -48,7 +50,7 @@ class TestingStage:
         self.listener = listener
         self.desk = ExecutorDesk(lambda why: None)
         self.guests = SessionGuests(300.0)
-        self.lost_session: str | None = None
+        self.has_lost_session = asyncio.Event()
         self.is_started = False
         self.stops = 0
         self.may_stop = threading.Event()
@@ -58,7 +60,7 @@ class TestingStage:
         self.is_started = True
 
     def session_lost(self, reason: str) -> None:
-        self.lost_session = reason
+        self.has_lost_session.set()
 
     def stop(self) -> None:
         assert self.may_stop.wait(10)
@@ -75,15 +77,17 @@ class Scene:
     """A JobMaster and a Spark driver, each in a process of its own."""
 
     def __init__(self) -> None:
-        self._network = LocalNetwork()
-        self.job_master_service = LocalRpcService("JobMaster-1", self._network)
-        self.driver_service = LocalRpcService("SparkDriver-1", self._network)
-        self.client = LocalRpcService("client", self._network)
+        self.network = LocalNetwork()
+        self.job_master_service = LocalRpcService("JobMaster-1", self.network)
+        self.driver_service = LocalRpcService("SparkDriver-1", self.network)
+        self.client = LocalRpcService("client", self.network)
         self.job_master = TestingGateway(CoordinatorListenerGateway, LEADER).lenient()
         self.stage: TestingStage
         self.driver = self.new_driver(LEADER)
 
-    def new_driver(self, leader: JobMasterId) -> SparkDriver:
+    def new_driver(
+        self, leader: JobMasterId, session: SparkSessionGateway | None = None
+    ) -> SparkDriver:
         stage = SparkStageDescriptor(
             job_id=JobID(bytes(16)),
             job_name="test",
@@ -103,7 +107,7 @@ class Scene:
             self.stage = TestingStage(listener)
             return self.stage
 
-        return SparkDriver(self.driver_service, stage, create_run)
+        return SparkDriver(self.driver_service, stage, create_run, session)
 
     async def start(self) -> None:
         self.start_job_master()
@@ -126,6 +130,54 @@ async def scene() -> AsyncIterator[Scene]:
     scene = Scene()
     yield scene
     await scene.close()
+
+
+async def session_of(scene: Scene, service: LocalRpcService) -> TestingGateway:
+    """A session in a process of its own, whose guest the scene's driver is."""
+    session = TestingGateway(SparkSessionGateway).lenient()
+    session.start(service, "sparksession")
+    gateway = await scene.driver_service.connect("Session-1/sparksession", SparkSessionGateway)
+    scene.driver_service.unregister_endpoint(scene.driver)
+    scene.driver = scene.new_driver(LEADER, gateway)
+    await scene.start()
+    return session
+
+
+async def test_a_guest_that_stops_leaves_its_session(scene: Scene) -> None:
+    service = LocalRpcService("Session-1", scene.network)
+    session = await session_of(scene, service)
+
+    await (await scene.connect()).stop()
+
+    assert session.calls == [("leave", ("SparkDriver-1",))]
+    await service.close()
+
+
+async def test_a_guest_is_told_when_its_session_ends(scene: Scene) -> None:
+    service = LocalRpcService("Session-1", scene.network)
+    await session_of(scene, service)
+
+    await service.close()
+
+    await asyncio.wait_for(scene.stage.has_lost_session.wait(), 10)
+
+
+async def test_a_guest_whose_process_ends_has_left(scene: Scene) -> None:
+    guests = SessionGuests(300.0)
+    service = LocalRpcService("Session-1", scene.network)
+    desk = SparkSessionDesk(service, guests, "node")
+    session = RecordedSession()
+    guests.hold(session, OneLook())
+    desk.start()
+    gateway = await scene.driver_service.connect("Session-1/sparksession", SparkSessionGateway)
+    assert await gateway.await_open() == "node"
+    access = await gateway.attach("SparkDriver-1")
+
+    await scene.driver_service.close()
+
+    assert await asyncio.to_thread(session.is_forgotten.wait, 10)
+    assert session.asked == [access.tag, "forget"]
+    await service.close()
 
 
 async def test_a_stages_events_reach_the_job_master_in_order(scene: Scene) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from flinkray.core.resources import ResourceProfile
@@ -18,6 +20,7 @@ class RecordedSession:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.is_forgotten = threading.Event()
 
     def access(self, tag: str) -> SparkSessionAccess:
         return SparkSessionAccess(1, "", 2, "/log", 1, ResourceProfile(1.0), {}, tag)
@@ -27,6 +30,7 @@ class RecordedSession:
 
     def forget_cached(self) -> None:
         self.asked.append("forget")
+        self.is_forgotten.set()
 
 
 class OneLook:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from flinkray.core.errors import ConfigurationError
+from flinkray.client import spark_job
+from flinkray.core.errors import ConfigurationError, JobSubmissionError
 from flinkray.core.ids import JobID, JobMasterId, JobVertexID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.graph.validation import validate
 from flinkray.spark.gateway import SparkSessionAccess, SparkSessionRequest, SparkStageDescriptor
 from flinkray.spark.shared_session import (
+    GUEST_PROFILE,
     HeldSession,
     SparkSessionMismatchError,
     check_session,
     guest_configuration,
+    hold_session,
     session_graph,
     session_held_by,
     take_request,
@@ -71,6 +76,11 @@ def test_a_session_without_executors_is_refused() -> None:
         guest_configuration("shared", 0, SLOT, {})
 
 
+def test_executors_without_a_cpu_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="must have CPUs"):
+        guest_configuration("shared", 1, ResourceProfile(0.0, 2**30), {})
+
+
 def test_the_session_is_a_job_with_the_executors_that_were_asked_for() -> None:
     graph = session_graph(guest(HOST))
     validate(graph)
@@ -80,6 +90,15 @@ def test_the_session_is_a_job_with_the_executors_that_were_asked_for() -> None:
     code = vertex.invokable.code
     assert isinstance(code, bytes)
     assert isinstance(load_function(code)(None), HeldSession)
+
+
+def test_only_a_guest_may_do_without_a_cpu() -> None:
+    graph = spark_job(hold_session, memory="1g", session="shared")
+    (vertex,) = graph.vertices
+    assert (vertex.parallelism, vertex.slot_profile) == (1, GUEST_PROFILE)
+    alone = replace(vertex, invokable=replace(vertex.invokable, configuration={}))
+    with pytest.raises(JobSubmissionError, match="must be more than 0"):
+        validate(replace(graph, vertices=(alone,)))
 
 
 def test_what_a_session_can_change_is_the_guests_own() -> None:
