@@ -132,7 +132,7 @@ async def scene() -> AsyncIterator[Scene]:
     await scene.close()
 
 
-async def session_of(scene: Scene, service: LocalRpcService) -> TestingGateway:
+async def session_of(scene: Scene, service: LocalRpcService) -> TestingGateway[SparkSessionGateway]:
     """A session in a process of its own, whose guest the scene's driver is."""
     session = TestingGateway(SparkSessionGateway).lenient()
     session.start(service, "sparksession")
