@@ -96,7 +96,9 @@ class ElasticJobScheduler(JobScheduler):
         scaling: ScalingSettings | None = None,
     ) -> None:
         """As of :class:`~flinkray.scheduler.job.job_scheduler.JobScheduler`."""
-        self._scaling = ElasticScaling(job_graph, scaling)
+        self._scaling = ElasticScaling(
+            job_graph, scaling, is_stopping=lambda: self._checkpoints.is_stopping
+        )
         self._is_executing = False
         self._used: Counter[ResourceProfile] = Counter()
         """Slots that are requested, and so need not be declared."""
@@ -117,6 +119,7 @@ class ElasticJobScheduler(JobScheduler):
         wire(BoundsChanged, self._bounds_changed)
         wire(ExecuteWith, self._execute)
         wire(t.ScalingDelayOver, self._scaling_delay_over)
+        wire(t.StopIsOver, self._stop_is_over)
         wire(t.RestartDue, self._restart_due)
 
     # events
@@ -172,6 +175,12 @@ class ElasticJobScheduler(JobScheduler):
         if not self._job.has_begun:
             return ()
         return [*self._declare(is_total=True), *self._scale(actions)]
+
+    def _stop_is_over(self, transition: t.StopIsOver, now: float) -> Steps:
+        """What was put off meanwhile is decided; where all is restarted, that decides."""
+        if self._job.is_ending or self.status is not JobStatus.RUNNING:
+            return ()
+        return self._scale(self._scaling.stop_is_over(now))
 
     def _restart_due(self, transition: t.RestartDue, now: float) -> Steps:
         """In place of a restart of what ran: the job goes on with what there is by now."""

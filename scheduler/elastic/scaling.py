@@ -7,7 +7,7 @@ loss it goes on with what there is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -69,9 +69,18 @@ class _State(Enum):
 class ElasticScaling:
     """Events in, actions out; ``now`` is in monotonic seconds."""
 
-    def __init__(self, job_graph: JobGraph, settings: ScalingSettings | None = None) -> None:
+    def __init__(
+        self,
+        job_graph: JobGraph,
+        settings: ScalingSettings | None = None,
+        *,
+        is_stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """*is_stopping*: whether the job is being stopped with a savepoint.  What runs then is left
+        alone: another parallelism would restart it in place of the stop."""
         self._job_graph = job_graph
         self._settings = settings or ScalingSettings()
+        self._is_stopping = is_stopping
         self._state = _State.NEW
         self._slots: tuple[ResourceProfile, ...] = ()
         self._changed_at: float
@@ -143,6 +152,11 @@ class ElasticScaling:
         self._deadline = None
         return self._decide(now)
 
+    def stop_is_over(self, now: float) -> list[ScalingAction]:
+        """The job was being stopped with a savepoint, and goes on: slots and bounds may have become
+        others meanwhile."""
+        return self._decide(now)
+
     def end(self, now: float) -> list[ScalingAction]:
         """The job has ended, or is going to: nothing is decided any more."""
         self._state = _State.ENDED
@@ -157,6 +171,8 @@ class ElasticScaling:
 
     def _decide(self, now: float) -> list[ScalingAction]:
         if self._state in (_State.NEW, _State.ENDED):
+            return []
+        if self._state is _State.EXECUTING and self._is_stopping():
             return []
         possible = parallelism_for(self._job_graph, self._slots)
         if self._state is _State.WAITING:

@@ -67,6 +67,7 @@ from flinkray.scheduler.job.transitions import (
     SavepointGiven,
     SnapshotRequested,
     StatusEntered,
+    StopIsOver,
 )
 from flinkray.scheduler.reports.checkpoint_statistics import CheckpointsOverview
 from flinkray.scheduler.shared.failure import Failure
@@ -199,6 +200,8 @@ class Checkpoints(NoCheckpoints):
         """Whether tasks may have worked since the job was, or could have been, restored."""
         self._is_next_global = True
         """Whether the coordinators of operators go back with the next tasks."""
+        self._was_stopping = False
+        """Whether the job was being stopped with a savepoint when the coordinator was told last."""
         self._pickled_states = PickledStates(job_graph)
         self._without_uid: tuple[str, ...] = ()
         """Names of operators with state in the last savepoint."""
@@ -392,7 +395,11 @@ class Checkpoints(NoCheckpoints):
 
     def _steps(self, actions: Iterable[CheckpointAction]) -> list[Step]:
         """The same in terms of the job."""
-        return [step for action in actions for step in self._step(action)]
+        steps = [step for action in actions for step in self._step(action)]
+        was_stopping, self._was_stopping = self._was_stopping, self.is_stopping
+        if was_stopping and not self._was_stopping:
+            steps.append(StopIsOver())
+        return steps
 
     def _step(self, action: CheckpointAction) -> Steps:
         match action:

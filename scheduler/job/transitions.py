@@ -225,6 +225,14 @@ CheckpointEvent = (
 
 
 @dataclass(frozen=True, slots=True)
+class StopIsOver(Transition):
+    """The job was being stopped with a savepoint, and is not any more.  It goes on, unless the same
+    event has ended it or restarts it."""
+
+    phase = Phase.RESTART
+
+
+@dataclass(frozen=True, slots=True)
 class SavepointGiven(Transition):
     """The job is to start from it, unless there are checkpoints of its own."""
 

@@ -8,11 +8,17 @@ import pytest
 
 from flinkray.checkpoint.handles import InlineState, TaskState
 from flinkray.core.errors import JobSubmissionError
-from flinkray.scheduler.checkpoints.actions import RestoreCoordinators
+from flinkray.scheduler.checkpoints.actions import (
+    PrepareCheckpoint,
+    RestoreCoordinators,
+    SnapshotFinished,
+)
 from flinkray.scheduler.checkpoints.messages import AcknowledgeCheckpoint
-from flinkray.scheduler.graph.job_graph import JobGraph, SchedulerMode
+from flinkray.scheduler.checkpoints.properties import synchronous_savepoint
+from flinkray.scheduler.graph.job_graph import JobGraph, ParallelismBounds, SchedulerMode
 from flinkray.scheduler.graph.validation import validate
-from flinkray.scheduler.job.job_scheduler_actions import DeployTasks
+from flinkray.scheduler.job import transitions as t
+from flinkray.scheduler.job.job_scheduler_actions import CancelTasks, DeployTasks
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from tests.scheduler.builders import JOB, one, only
 from tests.scheduler.checkpoints import checkpointed
@@ -121,6 +127,121 @@ def test_scaling_waits_until_it_is_known_whether_a_checkpoint_is_stored() -> Non
     job.answer()
     assert {task.restored.checkpoint_id for task in job.tasks.values() if task.restored} == {2}
     assert len(job.tasks) == 6
+
+
+def bounds_of_b(job: ElasticCheckpoints, lower: int, upper: int) -> ParallelismBounds:
+    (b,) = (v for v in job.graph.vertices if v.name == "b")
+    return ParallelismBounds(b.vertex_id, lower, upper)
+
+
+def stops(job: ElasticCheckpoints) -> None:
+    """The savepoint that it is to be stopped with is the last that was taken: it ends with that."""
+    job.finish(" ".join(job.name(attempt_id) for attempt_id in job.tasks))
+    assert job.status is JobStatus.FINISHED
+    finished = only(job.log, SnapshotFinished)[-1]
+    assert (finished.path, finished.error) == ("/chk-2", None)
+
+
+@pytest.mark.parametrize("is_drain", [False, True])
+def test_slots_that_come_while_tasks_write_the_savepoint_of_a_stop_do_not_restart_it(
+    is_drain: bool,
+) -> None:
+    job = running_with(2)
+    job.now += 100.0
+    job.trigger(synchronous_savepoint(is_drain=is_drain))
+    actions = job.has(4)
+    assert (job.status, only(actions, CancelTasks)) == (JobStatus.RUNNING, [])
+    job.keyed(2)
+    job.store()
+    stops(job)
+
+
+def test_slots_that_come_while_tasks_finish_with_the_savepoint_of_a_stop_do_not_restart_it() -> (
+    None
+):
+    job = running_with(2)
+    job.now += 100.0
+    job.trigger(synchronous_savepoint(is_drain=False))
+    job.keyed(2)
+    job.store()
+    job.finish("a1 a2 b1")
+    actions = job.has(4)
+    assert (job.status, only(actions, CancelTasks)) == (JobStatus.RUNNING, [])
+    stops(job)
+
+
+def test_timer_that_fires_during_a_stop_does_not_restart_the_job() -> None:
+    job = running_with(2)
+    waits = job.has(4)
+    job.trigger(synchronous_savepoint(is_drain=False))
+    assert only(job.timer(waits), CancelTasks) == []
+    job.keyed(2)
+    job.store()
+    stops(job)
+
+
+@pytest.mark.parametrize("is_complete", [False, True])
+def test_job_that_is_resized_during_a_stop_stops(is_complete: bool) -> None:
+    job = running_with(4)
+    job.trigger(synchronous_savepoint(is_drain=False))
+    if is_complete:
+        job.keyed(2)
+        job.store()
+        job.finish("a1 a2 b1")
+    job.tell("resize", (bounds_of_b(job, 1, 2),))
+    assert job.status is JobStatus.RUNNING
+    if not is_complete:
+        job.keyed(2)
+        job.store()
+    stops(job)
+
+
+@pytest.mark.parametrize("is_resized", [False, True])
+def test_job_that_goes_on_in_spite_of_a_stop_gets_the_slots_and_bounds_that_came_meanwhile(
+    is_resized: bool,
+) -> None:
+    """There was no id for the savepoint: nothing has failed."""
+    job = running_with(4 if is_resized else 2)
+    job.now += 100.0
+    (wanted,) = only(job.request(synchronous_savepoint(is_drain=False)), PrepareCheckpoint)
+    if is_resized:
+        job.tell("resize", (bounds_of_b(job, 1, 3),))
+    else:
+        job.has(4)
+    assert only(job.log, CancelTasks) == []
+    job.told(t.CheckpointNotPrepared(wanted.number, "no id"))
+    assert job.status is JobStatus.RESTARTING
+    expected = "a1#2 a2#2 b1#2 b2#2 b3#2" + ("" if is_resized else " b4#2")
+    assert job.tasks_of(job.stopped()) == expected
+
+
+def test_job_whose_savepoint_of_a_stop_is_declined_grows_by_the_slots_that_came_meanwhile() -> None:
+    """Once, by the restart that the failure leads to."""
+    job = running_with(2)
+    job.now += 100.0
+    job.trigger(synchronous_savepoint(is_drain=False))
+    job.has(4)
+    job.decline(2, "b1")
+    assert only(job.stopped(), DeployTasks) == [], "the delay of the restart is not over"
+    assert job.tasks_of(job.restarted()) == "a1#2 a2#2 b1#2 b2#2 b3#2 b4#2"
+    assert {task.restored.checkpoint_id for task in job.tasks.values() if task.restored} == {1}
+
+
+def test_job_that_fails_during_a_stop_goes_on_with_the_slots_that_came_meanwhile() -> None:
+    """Once, by the restart that the failure leads to."""
+    job = running_with(2)
+    job.now += 100.0
+    job.trigger(synchronous_savepoint(is_drain=False))
+    job.keyed(2)
+    job.store()
+    job.has(4)
+    job.fail("b1")
+    assert job.tasks_of(job.restarted()) == "a1#2 a2#2 b1#2 b2#2 b3#2 b4#2"
+    job.report(list(job.tasks), ExecutionState.RUNNING)
+    job.trigger()
+    job.keyed(3)
+    job.store()
+    assert (job.status, len(job.tasks)) == (JobStatus.RUNNING, 6)
 
 
 def test_job_that_another_job_master_has_left_begins_with_its_checkpoint() -> None:
