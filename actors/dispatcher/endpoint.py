@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from contextlib import suppress
 
 import flinkray
@@ -32,6 +33,7 @@ from flinkray.actors.gateways.messages import (
 )
 from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken
 from flinkray.actors.shared.cluster_services import ClusterServices
+from flinkray.actors.shared.exported_metrics import CLUSTER, samples_of
 from flinkray.actors.shared.high_availability import has_elections
 from flinkray.actors.shared.leadership import Leadership, lead_in_turn
 from flinkray.actors.shared.settings import heartbeat_settings
@@ -54,6 +56,7 @@ from flinkray.core.options import (
 )
 from flinkray.rpc import (
     FencedRpcEndpoint,
+    MetricSample,
     RegistrationFailure,
     RegistrationRejection,
     RpcEndpoint,
@@ -185,6 +188,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
                 job.cancel_cause = stored.cancel_cause
 
     async def on_start(self) -> None:
+        self.export_metrics(self._metrics)
         self._blobs.start()
         prestarted = self._services.configuration.get(PRESTARTED_PROCESSES)
         imports = PRESTARTED_IMPORTS
@@ -209,6 +213,10 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         await self._blobs.close()  # which deletes what is unfinished, as long as it may
         await self._leadership.give_up()
         await self._services.high_availability.close()
+
+    def _metrics(self) -> Iterator[MetricSample]:
+        running = sum(not job.status.is_globally_terminal for job in self._jobs.values())
+        return samples_of(CLUSTER, {"numRunningJobs": running}, {})
 
     def _manage(self, graph: JobGraph, start_time: float) -> ManagedJob:
         loop = asyncio.get_running_loop()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from flinkray.actors.coordinators.processes import CoordinatorProcesses
 from flinkray.actors.coordinators.runner import CoordinatorListener, CoordinatorRunner
@@ -42,6 +42,7 @@ from flinkray.actors.job_master.task_deployer import TaskDeployer
 from flinkray.actors.job_master.task_executor_connections import TaskExecutorConnections
 from flinkray.actors.shared.checkpoint_storage import why_not_started_from
 from flinkray.actors.shared.cluster_services import ClusterServices
+from flinkray.actors.shared.exported_metrics import JOB, samples_of, values_of_job
 from flinkray.actors.shared.leadership import Leadership
 from flinkray.actors.shared.settings import (
     default_restart_strategy,
@@ -74,6 +75,7 @@ from flinkray.core.kv_states import (
 from flinkray.core.options import JOB_MASTER_TAKEOVER_REPORT_TIMEOUT
 from flinkray.rpc import (
     FencedRpcEndpoint,
+    MetricSample,
     RegistrationFailure,
     RegistrationRejection,
     RpcService,
@@ -270,6 +272,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     # --- life cycle -------------------------------------------------------------------------------
 
     async def on_start(self) -> None:
+        self.export_metrics(self._metrics)
         self._task_executors.start()
         await self._leadership.confirm(self)  # who it registers with looks for it
         await self._leaders.start()
@@ -300,6 +303,13 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         await self._coordinators.all_ended()
         await self._leadership.give_up()
         await self._services.high_availability.close()
+
+    def _metrics(self) -> Iterator[MetricSample]:
+        scheduler = self._scheduler
+        values = values_of_job(
+            scheduler.overview(), scheduler.restarts, scheduler.checkpoints, self.clock.time()
+        )
+        return samples_of(JOB, values, {"job": self._graph.name})
 
     def on_fatal_error(self, error: BaseException) -> None:
         """It is dead to all others, and has no say any more in what becomes of what runs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 
 import flinkray
 from flinkray.actors.gateways import ResourceManagerGateway
@@ -27,6 +28,7 @@ from flinkray.actors.shared.cluster_services import (
     LeaderFollower,
     see_who_leads,
 )
+from flinkray.actors.shared.exported_metrics import CLUSTER, samples_of
 from flinkray.actors.shared.leadership import Leadership, lead_in_turn
 from flinkray.actors.shared.one_way import tell
 from flinkray.actors.shared.settings import heartbeat_settings
@@ -51,6 +53,7 @@ from flinkray.core.ids import (
 from flinkray.rpc import (
     FencedRpcEndpoint,
     HeartbeatSender,
+    MetricSample,
     RayRpcService,
     RegistrationFailure,
     RegistrationRejection,
@@ -148,6 +151,7 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
         self._recovered = [(group, occupied[group.group_id]) for group in groups]
 
     async def on_start(self) -> None:
+        self.export_metrics(self._metrics)
         settings = self._heartbeat_settings
         silence = f"no heartbeat from it for {settings.timeout:g} s"
         self._task_executor_heartbeats: HeartbeatSender[None, SlotReport] = HeartbeatSender(
@@ -178,6 +182,16 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
         await self._dispatcher.stop()
         await self._leadership.give_up()
         await self._services.high_availability.close()
+
+    def _metrics(self) -> Iterator[MetricSample]:
+        workers = self._slots.task_executors()
+        values = {
+            "taskSlotsTotal": sum(worker.number_of_slots for worker in workers),
+            "taskSlotsAvailable": sum(worker.free_slots for worker in workers),
+            "numRegisteredTaskManagers": len(self._members.task_executors),
+            "numJobsShortOfSlots": self._slots.jobs_short_of_slots,
+        }
+        return samples_of(CLUSTER, values, {})
 
     async def shut_down(self, dispatcher_id: DispatcherId) -> None:
         self._dispatcher.check(dispatcher_id, "shut_down")

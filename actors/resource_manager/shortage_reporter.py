@@ -59,6 +59,11 @@ class ShortageReporter:
             now = self._endpoint.clock.monotonic()
             self._look_after(max(0.0, self._last_look + SHORTEST_INTERVAL - now))
 
+    @property
+    def jobs_short(self) -> int:
+        """How many jobs were short of slots at the last look."""
+        return len(self._short_since)
+
     def _look_after(self, delay: float) -> None:
         if self._next_look is not None:
             self._next_look.cancel()

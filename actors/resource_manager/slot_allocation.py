@@ -253,6 +253,11 @@ class SlotAllocation(WorkerEvents):
         """Those that have sent a slot report."""
         return self._slot_manager.task_executors()
 
+    @property
+    def jobs_short_of_slots(self) -> int:
+        """How many jobs wait for slots that the cluster does not have."""
+        return self._shortages.jobs_short
+
     # --- the SlotManager's decisions --------------------------------------------------------------
 
     def _carry_out(self, actions: Iterable[SlotManagerAction]) -> None:

@@ -7,6 +7,7 @@ __all__ = [
     "checkpoint_storage",
     "cluster_services",
     "deployment_parts",
+    "exported_metrics",
     "high_availability",
     "job_files",
     "job_master_watch",

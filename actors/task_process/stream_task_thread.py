@@ -215,6 +215,9 @@ class StreamTaskRun:
         context.metrics.gauge("idleTimeMs", times.idle)
         if inputs:
             context.metrics.gauge(
+                "checkpointAlignmentTime", lambda: int(task.alignment_seconds * 1e9)
+            )
+            context.metrics.gauge(
                 "currentInputWatermark", lambda: min(taking.valve.current for taking in inputs)
             )
         elif assigners := _assigners(builder.operators):

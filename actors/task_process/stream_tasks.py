@@ -96,8 +96,8 @@ class StreamTasks:
         self._endpoint = endpoint
         self._read = read
         self.cached_files = cached_files
-        self.metrics = TaskMetrics()
-        endpoint.rpc_service.samplers.append(self.metrics.samples)
+        self.metrics = TaskMetrics(endpoint.clock.time)
+        endpoint.export_metrics(self.metrics.samples)
         self._finder = ChannelFinder(
             endpoint.rpc_service,
             configuration.get(network_options.REQUEST_BACKOFF_INITIAL),

@@ -3,56 +3,94 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
+from flinkray.actors.shared.exported_metrics import DESCRIPTIONS, TASK, samples_of
 from flinkray.core.error_text import summary_of
 from flinkray.rpc import MetricSample
 from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.streaming.functions.metrics import Counter, Gauge, Meter, MetricGroup
+from flinkray.streaming.records.elements import MAX_TIMESTAMP
 
 log = logging.getLogger(__name__)
 
-_TOTALS = {
-    "numRecordsIn": ("flinkray_task_records_in", "Records that the task has read.", 1.0),
-    "numRecordsOut": ("flinkray_task_records_out", "Records sent to other tasks.", 1.0),
-    "numBytesIn": ("flinkray_task_bytes_in", "Bytes that the task has read.", 1.0),
-    "numBytesOut": ("flinkray_task_bytes_out", "Bytes sent to other tasks.", 1.0),
-    "busyTimeMs": ("flinkray_task_busy_seconds", "Time in which the task worked.", 1e-3),
-    "idleTimeMs": ("flinkray_task_idle_seconds", "Time without anything to do.", 1e-3),
-    "backPressuredTimeMs": (
-        "flinkray_task_back_pressured_seconds",
-        "Time for which consumers of the task had no room.",
-        1e-3,
-    ),
+_TIMES = {
+    "busyTimeMs": ("accumulateBusyTimeMs", "busyTimeMsPerSecond"),
+    "idleTimeMs": ("accumulateIdleTimeMs", "idleTimeMsPerSecond"),
+    "backPressuredTimeMs": ("accumulateBackPressuredTimeMs", "backPressuredTimeMsPerSecond"),
 }
+"""What the task counts, and what its total and its share of the time are called."""
 _INPUT = "currentInputWatermark"
 _WATERMARKS = (_INPUT, "currentOutputWatermark")
 """Tasks that read a source have the second one."""
 _NO_WATERMARK = -(1 << 63)
+_USER_METRIC = "user_metric"
+
+
+@dataclass
+class _ShownTask:
+    group: MetricGroup
+    times: dict[str, float] = field(default_factory=dict)
+    """When it was looked at last."""
 
 
 class TaskMetrics:
     """Lives on the process's main thread; what it reads is counted by the tasks' threads."""
 
-    def __init__(self) -> None:
-        self._groups: dict[tuple[str, str, str], MetricGroup] = {}
+    def __init__(self, now: Callable[[], float]) -> None:
+        """*now*: seconds since the epoch."""
+        self._now = now
+        self._tasks: dict[tuple[str, str, str], _ShownTask] = {}
 
     def begun(self, job: str, vertex: str, subtask: int, group: MetricGroup) -> None:
         """A task has begun; a later attempt takes the place of the one before."""
-        self._groups[job, vertex, str(subtask)] = group
+        self._tasks[job, vertex, str(subtask)] = _ShownTask(group)
 
     def ended(self, job: str, vertex: str, subtask: int, group: MetricGroup) -> None:
-        """That task is not shown any more, but for its totals."""
+        """That task is not shown any more."""
         key = job, vertex, str(subtask)
-        if self._groups.get(key) is group:
-            del self._groups[key]
+        if key in self._tasks and self._tasks[key].group is group:
+            del self._tasks[key]
 
     def samples(self) -> Iterator[MetricSample]:
         """Of all tasks that run now."""
-        for (job, vertex, subtask), group in self._groups.items():
+        for (job, vertex, subtask), task in self._tasks.items():
             tags = {"job": job, "vertex": vertex, "subtask": subtask}
-            for name, metric in group.all().items():
-                yield from _samples(name, metric, tags)
+            values: dict[str, float] = {}
+            times: dict[str, float] = {}
+            for name, metric in task.group.all().items():
+                value = _value_of(name, metric)
+                if value is None:
+                    continue
+                if name in _TIMES:
+                    times[name] = value
+                elif name in _WATERMARKS:
+                    values |= self._watermark(name, int(value))
+                elif name in DESCRIPTIONS[TASK]:
+                    values[name] = value
+                elif not name.startswith(("numBuffers", "buffers.")):
+                    yield from samples_of(TASK, {_USER_METRIC: value}, {**tags, "metric": name})
+            yield from samples_of(TASK, {**values, **_shares(times, task.times)}, tags)
+            task.times = times
+
+    def _watermark(self, name: str, watermark: int) -> dict[str, float]:
+        if watermark == _NO_WATERMARK:
+            return {}
+        if watermark == MAX_TIMESTAMP:  # there is nothing to come that could be late
+            return {name: watermark}
+        return {name: watermark, "watermarkLag": self._now() * 1000 - watermark}
+
+
+def _shares(now: dict[str, float], before: dict[str, float]) -> dict[str, float]:
+    """Totals, and from the second look on how much of the time in between each was."""
+    values = {_TIMES[name][0]: total for name, total in now.items()}
+    elapsed = sum(now.values()) - sum(before.values())
+    if before and elapsed > 0:
+        for name, total in now.items():
+            gained = max(0.0, total - before.get(name, 0.0))
+            values[_TIMES[name][1]] = round(gained * 1000 / elapsed, 3)
+    return values
 
 
 def io_metrics_of(group: MetricGroup, *, reads: bool, writes: bool) -> IOMetrics | None:
@@ -81,25 +119,14 @@ def _known(watermark: int) -> int | None:
     return None if watermark == _NO_WATERMARK else watermark
 
 
-def _samples(name: str, metric: object, tags: dict[str, str]) -> Iterator[MetricSample]:
-    value: float
+def _value_of(name: str, metric: object) -> float | None:
+    """None: it has none."""
     if isinstance(metric, Gauge):
         try:
-            value = float(metric.get_value())
+            return float(metric.get_value())
         except BaseException as error:  # noqa: BLE001 - whatever the user's gauge raised
             log.debug("%s cannot be read: %s", name, summary_of(error))
-            return
-    elif isinstance(metric, Counter | Meter):
-        value = metric.get_count()
-    else:
-        return  # distributions have more than one value; the task's log has them when it ends
-    if name in _TOTALS:
-        shown, description, factor = _TOTALS[name]
-        yield MetricSample(shown, description, value * factor, tags, is_total=True)
-    elif name in _WATERMARKS:
-        if value != _NO_WATERMARK:
-            text = "The task's event time, in milliseconds."
-            yield MetricSample("flinkray_task_watermark", text, value, tags)
-    elif not name.startswith(("numBuffers", "buffers.")):
-        text = "Metrics that functions have registered."
-        yield MetricSample("flinkray_task_user_metric", text, value, {**tags, "metric": name})
+            return None
+    if isinstance(metric, Counter | Meter):
+        return metric.get_count()
+    return None  # distributions have more than one value; the task's log has them when it ends

@@ -20,12 +20,13 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, ClassVar, Generic, TypeVar, overload
 
 from flinkray.core.clock import Clock
 from flinkray.core.errors import RecipientUnreachableError, RpcTimeoutError
 from flinkray.core.ids import FencingToken
+from flinkray.rpc.calls.metrics import MetricSample
 from flinkray.rpc.calls.watch import TerminationWatch
 from flinkray.rpc.gateway import FencedRpcGateway, RpcGateway
 from flinkray.rpc.mailbox import Mailbox, TimerHandle
@@ -197,6 +198,12 @@ class RpcEndpoint(RpcGateway):
     ) -> asyncio.Task[T]:
         """Background work; cancelled at termination.  An exception goes to on_fatal_error."""
         return self._mailbox.create_task(coroutine, name)
+
+    def export_metrics(self, sampler: Callable[[], Iterable[MetricSample]]) -> None:
+        """What it says at each export is exported with the figures of calls, until termination."""
+        samplers = self._rpc_service.samplers
+        samplers.append(sampler)
+        self.terminated.add_done_callback(lambda _: samplers.remove(sampler))
 
     # --- others -------------------------------------------------------------------------------
 

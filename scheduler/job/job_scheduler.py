@@ -77,6 +77,7 @@ from flinkray.scheduler.job.take_over import (
 )
 from flinkray.scheduler.job.task_reports import TaskReports
 from flinkray.scheduler.job.transition_loop import Applied, Step, Steps, Transition, TransitionLoop
+from flinkray.scheduler.reports.checkpoint_statistics import CheckpointsOverview
 from flinkray.scheduler.reports.job_info import (
     ExceptionEntry,
     JobDetails,
@@ -710,6 +711,16 @@ class JobScheduler:
             None if checkpoints is None else checkpoints.completed,
             0 if checkpoints is None else checkpoints.failed,
         )
+
+    @property
+    def restarts(self) -> int:
+        """How often the job was restarted."""
+        return self._job.restarts
+
+    @property
+    def checkpoints(self) -> CheckpointsOverview | None:
+        """Those so far; None: the job takes none."""
+        return self._checkpoints.overview()
 
     def exceptions(self) -> tuple[ExceptionEntry, ...]:
         """The job's failures so far, oldest first."""

@@ -95,7 +95,8 @@ def test_wheel_holds_what_is_needed_beside_the_modules(built: Built) -> None:
     page = {f"flinkray/rest/web/{it.name}" for it in (ROOT / "flinkray/rest/web").iterdir()}
     assert page
     assert page <= set(names)
-    assert [name for name in names if name.endswith("data/share/flinkray/cluster.yaml")]
+    for shared in ("cluster.yaml", "grafana-dashboard.json", "prometheus-alerts.yml"):
+        assert [name for name in names if name.endswith(f"data/share/flinkray/{shared}")]
     assert [name for name in names if name.endswith(".dist-info/licenses/LICENSE")]
 
 

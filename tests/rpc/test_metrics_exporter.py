@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
-from ray.util.metrics import Counter
+from ray.util.metrics import Gauge
 
 from flinkray.rpc import MetricSample
-from flinkray.rpc.calls.metrics import RpcMetrics
+from flinkray.rpc.calls.metrics import BUCKETS, LatencyHistogram, MethodMetrics, RpcMetrics
 from flinkray.rpc.ray.metrics import MetricsExporter
 from tests.held_entries import held_entries
 
 
 def of_task(number: int, value: float) -> MetricSample:
     tags = {"job": f"job {number}"}
-    return MetricSample("flinkray_task_records_in", "Records.", value, tags, is_total=True)
+    return MetricSample("flinkray_taskmanager_job_task_numRecordsIn", "Records.", value, tags)
 
 
 def test_exporter_holds_no_more_after_many_tasks_than_after_one() -> None:
     """It kept the total of every task that had ever run in its process."""
-    exporter = MetricsExporter("process")
+    exporter = MetricsExporter("flinkray-default", "process")
     sizes = []
     for number in range(50):
         exporter.export(RpcMetrics(), 0, 0, [of_task(number, 7.0)])
@@ -26,13 +28,53 @@ def test_exporter_holds_no_more_after_many_tasks_than_after_one() -> None:
     assert len(set(sizes)) == 1
 
 
-def test_total_of_a_task_is_exported_by_what_it_has_gained(monkeypatch: pytest.MonkeyPatch) -> None:
-    gained: list[float] = []
-    monkeypatch.setattr(Counter, "inc", lambda _self, value, _tags: gained.append(value))
-    exporter = MetricsExporter("process")
-    for value in (5.0, 5.0, 8.0, 2.0):  # in the end another attempt of the task
-        exporter.export(RpcMetrics(), 0, 0, [of_task(1, value), of_task(2, 1.0)])
-    assert gained == [5.0, 1.0, 3.0, 2.0]
-    exporter.export(RpcMetrics(), 0, 0)
-    exporter.export(RpcMetrics(), 0, 0, [of_task(1, 3.0)])
-    assert gained[4:] == [3.0], "one that has begun after the last one had ended"
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float, dict[str, str]]]:
+    """What Ray is told: the name, the value, the tags."""
+    told: list[tuple[str, float, dict[str, str]]] = []
+    monkeypatch.setattr(
+        Gauge, "set", lambda self, value, tags: told.append((self.info["name"], value, tags))
+    )
+    return told
+
+
+def test_series_of_a_task_that_has_ended_vanishes(
+    told: list[tuple[str, float, dict[str, str]]],
+) -> None:
+    exporter = MetricsExporter("flinkray-default", "process")
+    exporter.export(RpcMetrics(), 0, 0, [of_task(1, 5.0), of_task(2, 1.0)])
+    told.clear()
+    exporter.export(RpcMetrics(), 0, 0, [of_task(2, 2.0)])
+    exporter.export(RpcMetrics(), 0, 0, [of_task(2, 3.0)])
+    of_tasks = {
+        job: [value for _, value, tags in told if tags.get("job") == job]
+        for job in ("job 1", "job 2")
+    }
+    (gone,) = of_tasks["job 1"]
+    assert math.isnan(gone), "told once"
+    assert of_tasks["job 2"] == [2.0, 3.0]
+
+
+def test_every_series_names_its_cluster_and_its_process(
+    told: list[tuple[str, float, dict[str, str]]],
+) -> None:
+    """Two clusters on one Ray have processes of the same names."""
+    histogram = LatencyHistogram((0, 1, *[0] * (BUCKETS - 2)), 1e-6)
+    calls = RpcMetrics({"EchoGateway.echo": MethodMetrics(1, 1, histogram)})
+    exporter = MetricsExporter("flinkray-blue", "Dispatcher")
+    exporter.export(calls, 0, 0, [of_task(1, 5.0)])
+    assert len({name for name, _, _ in told}) == 6
+    assert {(tags["cluster_id"], tags["process"]) for _, _, tags in told} == {
+        ("blue", "Dispatcher")
+    }
+
+
+def test_latency_is_shown_until_there_are_other_calls(
+    told: list[tuple[str, float, dict[str, str]]],
+) -> None:
+    histogram = LatencyHistogram((0, 1, *[0] * (BUCKETS - 2)), 1e-6)
+    calls = RpcMetrics({"EchoGateway.echo": MethodMetrics(1, 0, histogram)})
+    exporter = MetricsExporter("flinkray-blue", "Dispatcher")
+    for _ in range(3):
+        exporter.export(calls, 0, 0)
+    assert [value for name, value, _ in told if "latency" in name] == [2e-6, 2e-6]

@@ -18,6 +18,8 @@ import ray
 from ray.util.state import list_actors
 
 import flinkray
+from flinkray.actors.shared import exported_metrics
+from flinkray.actors.shared.exported_metrics import CLUSTER, JOB, TASK
 from flinkray.client import ClusterClient
 from flinkray.client.cli_output import job_details
 from flinkray.core.errors import JobCancelledError, JobExecutionError
@@ -172,22 +174,27 @@ def test_what_tasks_print_is_shown_by_the_client(
             assert of_one_source == sorted(of_one_source)
 
 
-def figures_of(job: str) -> dict[str, dict[str, float]]:
-    """At the metrics endpoint of Ray's node: by name and vertex (or metric), all subtasks."""
+def figures_of(job: str | None) -> dict[str, dict[str, float]]:
+    """At the metrics endpoint of Ray's node: by name and vertex (or metric), all subtasks.
+    None: those of the cluster."""
     (node,) = ray.nodes()
     url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
     with urllib.request.urlopen(url, timeout=10) as answer:
         text = answer.read().decode()
     found: dict[str, dict[str, float]] = {}
     for name, tags_text, value in re.findall(
-        r"^ray_flinkray_task_(\w+)\{(.*)\} (\S+)$", text, re.M
+        r"^ray_(flinkray_(?:task|job)manager_\w+)\{(.*)\} (\S+)$", text, re.M
     ):
         tags: dict[str, str] = dict(re.findall(r'(\w+)="([^"]*)"', tags_text))
-        if tags["job"] == job:
+        if (tags["cluster_id"], tags.get("job")) == ("streams", job):
             of_name = found.setdefault(name, {})
-            key = tags.get("metric", tags["vertex"])
+            key = tags.get("metric", tags.get("vertex", ""))
             of_name[key] = of_name.get(key, 0.0) + float(value)
     return found
+
+
+def every(scope: str) -> set[str]:
+    return {scope + name for name in exported_metrics.DESCRIPTIONS[scope]}
 
 
 class Hits(MapFunction[Any, Any]):
@@ -199,30 +206,43 @@ class Hits(MapFunction[Any, Any]):
         return value
 
 
-def test_figures_of_running_tasks_are_at_rays_metrics_endpoint(streams: ClusterClient) -> None:
+def test_figures_of_cluster_job_and_tasks_are_at_rays_metrics_endpoint(
+    streams: ClusterClient, tmp_path: Path
+) -> None:
+    """All that there are, and those of a job vanish with it."""
     env = on(streams).set_parallelism(1)
+    env.enable_checkpointing(300)
+    env.get_checkpoint_config().set_checkpoint_storage_dir(str(tmp_path))
     by_value = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(Itself())
     numbers = env.from_sequence(1, 10**12).assign_timestamps_and_watermarks(by_value)
     numbers.rebalance().map(Hits()).name("hits").sink_to(DiscardingSink()).name("end")
     job = f"figures-{uuid.uuid4().hex}"
     client = env.execute_async(job)
-    names = {"records_in_total", "records_out_total", "watermark", "busy_seconds_total"}
-    wait_until(lambda: names | {"user_metric"} <= figures_of(job).keys(), 90, "all figures")
-    wait_until(lambda: len(figures_of(job)["watermark"]) == 2, 90, "the watermark of the source")
-    found = figures_of(job)
+    names = every(TASK) | every(JOB)
+    wait_until(lambda: names <= figures_of(job).keys(), 90, "all figures of the job")
+    wait_until(lambda: every(CLUSTER) <= figures_of(None).keys(), 90, "those of the cluster")
+    found, cluster = figures_of(job), figures_of(None)
 
     client.cancel().result(60)
 
-    gone = {"watermark", "user_metric"}
-    wait_until(lambda: not gone & figures_of(job).keys(), 90, "its gauges to go")
-    source, vertex = sorted(found["watermark"], key=lambda name: name.startswith("hits"))
+    wait_until(lambda: not figures_of(job), 90, "those of the job to go")
+    (vertex,) = found[f"{TASK}numRecordsIn"]
+    (source,) = found[f"{TASK}currentOutputWatermark"]
     assert vertex.startswith("hits")
     assert source.startswith("Source: ")
-    assert found["watermark"][source] >= found["watermark"][vertex]
-    assert 0 < found["watermark"][vertex] <= found["records_in_total"][vertex] + 10**6
-    assert found["user_metric"]["hits.0.hits"] > 0
-    assert sum(found["records_out_total"].values()) >= found["records_in_total"][vertex]
-    assert found["busy_seconds_total"][vertex] > 0
+    watermark = found[f"{TASK}currentInputWatermark"][vertex]
+    assert 0 < watermark <= found[f"{TASK}currentOutputWatermark"][source]
+    assert watermark <= found[f"{TASK}numRecordsIn"][vertex] + 10**6
+    assert found[f"{TASK}user_metric"]["hits.0.hits"] > 0
+    assert found[f"{TASK}numRecordsOut"][source] >= found[f"{TASK}numRecordsIn"][vertex]
+    shares = ("busyTimeMsPerSecond", "idleTimeMsPerSecond", "backPressuredTimeMsPerSecond")
+    assert sum(found[TASK + share][vertex] for share in shares) == pytest.approx(1000, abs=1)
+    assert found[f"{TASK}accumulateBusyTimeMs"][vertex] > 0
+    assert found[f"{JOB}numberOfCompletedCheckpoints"][""] >= 1
+    assert found[f"{JOB}lastCheckpointDuration"][""] > 0
+    assert found[f"{JOB}numRestarts"][""] == 0
+    assert cluster[f"{CLUSTER}numRunningJobs"][""] == 1
+    assert cluster[f"{CLUSTER}taskSlotsTotal"][""] > cluster[f"{CLUSTER}taskSlotsAvailable"][""]
 
 
 class Itself(TimestampAssigner):

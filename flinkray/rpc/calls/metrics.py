@@ -80,8 +80,6 @@ class MetricSample:
     value: float
     tags: dict[str, str]
     """Of the same names in all samples of a name."""
-    is_total: bool = False
-    """True: it only grows, until whatever it is of begins anew."""
 
 
 class MethodRecorder:

@@ -206,7 +206,7 @@ class RayRpcService(BaseRpcService):
         return True
 
     async def _export_metrics(self) -> None:
-        exporter = MetricsExporter(self.process_name)
+        exporter = MetricsExporter(self.namespace, self.process_name)
         while (interval := self.metrics_export_interval) > 0:
             await asyncio.sleep(interval)
             if self.metrics_export_interval <= 0:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
+from flinkray.core.clock import Clock
 from flinkray.streaming.records.elements import Barrier
 
 MOST_TRACKED = 50
@@ -58,6 +59,9 @@ class BarrierHandler(ABC):
         self._gate = gate
         self._task = task
         self._open = set(range(channels))
+        self.alignment_seconds = 0.0
+        """For which channels waited for barriers in others, in the last checkpoint that was taken
+        aligned or timed out; any thread may read it."""
 
     @abstractmethod
     def barrier(self, channel: int, barrier: Barrier) -> None:
@@ -116,9 +120,13 @@ class ExactlyOnceHandler(BarrierHandler):
         task: CheckpointableTask,
         channels: int,
         recorder: InFlightRecorder,
+        clock: Clock,
     ) -> None:
         super().__init__(gate, task, channels)
         self._recorder = recorder
+        self._clock = clock
+        self._first_came_at = 0.0
+        """The first barrier of the latest checkpoint, by that clock."""
         self._latest = 0
         """Id of the latest checkpoint that was heard of; older ones are over."""
         self._pending: Barrier | None = None
@@ -137,6 +145,7 @@ class ExactlyOnceHandler(BarrierHandler):
             self._give_up(SUBSUMED)
             self._latest = barrier.checkpoint_id
             self._pending = barrier
+            self._first_came_at = self._clock.monotonic()
             if barrier.unaligned:
                 self._task.perform_checkpoint(barrier)
         if self._pending is None or barrier.checkpoint_id < self._latest:
@@ -158,6 +167,7 @@ class ExactlyOnceHandler(BarrierHandler):
         if pending is None or pending.unaligned or pending.checkpoint_id != checkpoint_id:
             return
         self._pending = replace(pending, unaligned=True)
+        self._measure_alignment()
         self._gate.resume_all()
         self._task.perform_checkpoint(self._pending)
 
@@ -188,7 +198,11 @@ class ExactlyOnceHandler(BarrierHandler):
         if barrier.unaligned:
             self._recorder.completed(barrier.checkpoint_id)
         else:
+            self._measure_alignment()
             self._task.perform_checkpoint(barrier)
+
+    def _measure_alignment(self) -> None:
+        self.alignment_seconds = self._clock.monotonic() - self._first_came_at
 
     def _give_up(self, reason: str) -> None:
         barrier = self._pending

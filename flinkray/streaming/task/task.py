@@ -117,7 +117,7 @@ class StreamTask:
         """That savepoint is complete: the task ends when those have that it reads from."""
         channels = len(self._channel_inputs)
         self._barriers: BarrierHandler = (
-            ExactlyOnceHandler(gate, self, channels, self.checkpoints)
+            ExactlyOnceHandler(gate, self, channels, self.checkpoints, time_service.clock)
             if exactly_once
             else BarrierTracker(gate, self, channels)
         )
@@ -299,6 +299,11 @@ class StreamTask:
     def _wait_for_commits(self) -> None:
         self.has_ended = True
         self.time_service.input_ended()
+
+    @property
+    def alignment_seconds(self) -> float:
+        """Of the last checkpoint; from any thread."""
+        return self._barriers.alignment_seconds
 
     @property
     def awaits_checkpoint(self) -> bool:

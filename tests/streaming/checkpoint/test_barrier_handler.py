@@ -16,6 +16,7 @@ from flinkray.streaming.checkpoint.barrier_handler import (
     ExactlyOnceHandler,
 )
 from flinkray.streaming.records.elements import Barrier
+from flinkray.testing import ManualClock
 
 Make = Callable[["Task"], BarrierHandler]
 
@@ -25,10 +26,11 @@ class Task:
 
     def __init__(self, channels: int, exactly_once: bool = True) -> None:
         self.blocked: set[int] = set()
+        self.clock = ManualClock()
         self.done: list[str] = []
         self.timers: list[tuple[int, Callable[[], None]]] = []
         self.handler: BarrierHandler = (
-            ExactlyOnceHandler(self, self, channels, self)
+            ExactlyOnceHandler(self, self, channels, self, self.clock)
             if exactly_once
             else BarrierTracker(self, self, channels)
         )
@@ -79,6 +81,22 @@ def test_a_channel_that_has_brought_its_barrier_is_blocked_until_all_have() -> N
     assert task.done == ["performed 1"]
     task.barriers(2, 1, 0, 2)
     assert task.done == ["performed 1", "performed 2"]
+
+
+def test_how_long_a_channel_waited_for_the_barriers_of_others_is_measured() -> None:
+    task = Task(2)
+    task.barriers(1, 0)
+    task.clock.advance(2.5)
+    assert task.handler.alignment_seconds == 0
+    task.barriers(1, 1)
+    assert task.handler.alignment_seconds == 2.5
+    task.handler.barrier(0, Barrier(2, 0, alignment_timeout=1))
+    task.clock.advance(0.5)
+    task.time_is_over()
+    assert task.handler.alignment_seconds == 0.5
+    task.clock.advance(7.0)
+    task.barriers(2, 1, unaligned=True)
+    assert task.handler.alignment_seconds == 0.5, "nothing is blocked after the time-out"
 
 
 def test_one_channel_is_aligned_at_once() -> None:

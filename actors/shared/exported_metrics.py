@@ -1,0 +1,101 @@
+"""The figures that Ray's metrics endpoint has of jobs, tasks and the cluster.
+
+Their names are those of Flink's Prometheus reporter, with ``flinkray_`` in place of ``flink_``.
+Ray puts ``ray_`` before them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from flinkray.rpc import MetricSample
+from flinkray.scheduler.reports.checkpoint_statistics import CheckpointsOverview
+from flinkray.scheduler.reports.job_info import JobOverview
+from flinkray.scheduler.shared.states import JobStatus
+
+TASK = "flinkray_taskmanager_job_task_"
+"""With the labels job, vertex and subtask."""
+JOB = "flinkray_jobmanager_job_"
+"""With the label job."""
+CLUSTER = "flinkray_jobmanager_"
+
+DESCRIPTIONS = {
+    TASK: {
+        "numRecordsIn": "Records that the task has read from other tasks.",
+        "numRecordsOut": "Records that the task has sent to other tasks.",
+        "numBytesIn": "Bytes that the task has read from other tasks.",
+        "numBytesOut": "Bytes that the task has sent to other tasks.",
+        "accumulateBusyTimeMs": "Milliseconds in which the task worked.",
+        "accumulateIdleTimeMs": "Milliseconds without anything to do.",
+        "accumulateBackPressuredTimeMs": "Milliseconds for which consumers had no room.",
+        "busyTimeMsPerSecond": "Milliseconds of each second in which the task worked.",
+        "idleTimeMsPerSecond": "Milliseconds of each second without anything to do.",
+        "backPressuredTimeMsPerSecond": (
+            "Milliseconds of each second for which consumers had no room."
+        ),
+        "currentInputWatermark": "The lowest watermark of the task's inputs, in milliseconds.",
+        "currentOutputWatermark": "The last watermark of the task's source, in milliseconds.",
+        "watermarkLag": "Milliseconds from the task's watermark to now.",
+        "checkpointAlignmentTime": "Nanoseconds for which the last checkpoint awaited barriers.",
+        "user_metric": "Counters, meters and gauges that functions have registered.",
+    },
+    JOB: {
+        "uptime": "Milliseconds since the job runs; 0 while it does not.",
+        "numRestarts": "How often the job was restarted.",
+        "totalNumberOfCheckpoints": "Checkpoints that were begun.",
+        "numberOfInProgressCheckpoints": "Checkpoints that are under way.",
+        "numberOfCompletedCheckpoints": "Checkpoints that are complete.",
+        "numberOfFailedCheckpoints": "Checkpoints that have failed.",
+        "lastCheckpointDuration": "Milliseconds that the last complete checkpoint took.",
+        "lastCheckpointSize": "Bytes that the last complete checkpoint has written.",
+        "lastCheckpointFullSize": "Bytes of all state of the last complete checkpoint.",
+        "lastCheckpointCompletedTimestamp": "When it was complete: milliseconds since 1970.",
+    },
+    CLUSTER: {
+        "taskSlotsTotal": "Slots of all TaskExecutors.",
+        "taskSlotsAvailable": "Slots that no job has.",
+        "numRegisteredTaskManagers": "TaskExecutors that are registered.",
+        "numRunningJobs": "Jobs that have not ended; told by the Dispatcher that leads.",
+        "numJobsShortOfSlots": "Jobs that wait for slots which the cluster does not have.",
+    },
+}
+"""What they are, by the beginning of their name and the rest of it."""
+
+
+def samples_of(
+    scope: str, values: Mapping[str, float], tags: Mapping[str, str]
+) -> Iterator[MetricSample]:
+    """*scope*: one of :data:`DESCRIPTIONS`."""
+    descriptions = DESCRIPTIONS[scope]
+    for name, value in values.items():
+        yield MetricSample(scope + name, descriptions[name], value, dict(tags))
+
+
+def values_of_job(
+    job: JobOverview, restarts: int, checkpoints: CheckpointsOverview | None, now: float
+) -> dict[str, float]:
+    """*now*: seconds since the epoch."""
+    running_since = job.last_modified if job.status is JobStatus.RUNNING else None
+    values: dict[str, float] = {
+        "uptime": 0 if running_since is None else (now - running_since) * 1000,
+        "numRestarts": restarts,
+    }
+    if checkpoints is None:
+        return values
+    values |= {
+        "totalNumberOfCheckpoints": (
+            checkpoints.in_progress + checkpoints.completed + checkpoints.failed
+        ),
+        "numberOfInProgressCheckpoints": checkpoints.in_progress,
+        "numberOfCompletedCheckpoints": checkpoints.completed,
+        "numberOfFailedCheckpoints": checkpoints.failed,
+    }
+    last = checkpoints.latest_completed
+    if last is not None and last.duration is not None:
+        values |= {
+            "lastCheckpointDuration": last.duration * 1000,
+            "lastCheckpointSize": last.checkpointed_size,
+            "lastCheckpointFullSize": last.state_size,
+            "lastCheckpointCompletedTimestamp": last.timestamp + last.duration * 1000,
+        }
+    return values

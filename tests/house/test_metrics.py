@@ -1,0 +1,76 @@
+"""Dashboard, alert rules and docs speak of the metrics that are exported, and only of those."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ray.util.metrics import Gauge
+
+from flinkray.actors.shared.exported_metrics import DESCRIPTIONS
+from flinkray.rpc.calls.metrics import BUCKETS, LatencyHistogram, MethodMetrics, RpcMetrics
+from flinkray.rpc.ray.metrics import MetricsExporter
+
+ROOT = Path(__file__).parents[2]
+DASHBOARD = json.loads((ROOT / "share/grafana-dashboard.json").read_text())
+RULES = yaml.safe_load((ROOT / "share/prometheus-alerts.yml").read_text())
+
+OF_TABLE = {scope + name for scope, names in DESCRIPTIONS.items() for name in names}
+
+
+@pytest.fixture
+def exported(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """With Ray's prefix."""
+    told: set[str] = set()
+    monkeypatch.setattr(Gauge, "set", lambda self, _value, _tags: told.add(self.info["name"]))
+    histogram = LatencyHistogram((0, 1, *[0] * (BUCKETS - 2)), 1e-6)
+    calls = RpcMetrics({"EchoGateway.echo": MethodMetrics(1, 1, histogram)})
+    MetricsExporter("flinkray-default", "process").export(calls, 0, 0)
+    return {f"ray_{name}" for name in told | OF_TABLE}
+
+
+def names_in(text: str) -> set[str]:
+    return set(re.findall(r"\bray_flinkray_\w+", text))
+
+
+def expressions_of_dashboard() -> list[str]:
+    panels: list[dict[str, Any]] = DASHBOARD["panels"]
+    return [target["expr"] for panel in panels for target in panel["targets"]]
+
+
+def test_dashboard_asks_for_what_is_exported(exported: set[str]) -> None:
+    queries = [it["query"] for it in DASHBOARD["templating"]["list"]]
+    used = names_in("\n".join([*expressions_of_dashboard(), *queries]))
+    assert len(used) > 15
+    assert used <= exported
+
+
+def test_every_panel_is_of_the_chosen_clusters() -> None:
+    assert all('cluster_id=~"$cluster"' in each for each in expressions_of_dashboard())
+
+
+def test_alerts_ask_for_what_is_exported(exported: set[str]) -> None:
+    rules = [rule for group in RULES["groups"] for rule in group["rules"]]
+    assert len({rule["alert"] for rule in rules}) == len(rules)
+    for rule in rules:
+        assert names_in(rule["expr"]), rule["alert"]
+        assert names_in(rule["expr"]) <= exported
+        assert rule["annotations"]["summary"]
+
+
+def test_docs_have_every_metric(exported: set[str]) -> None:
+    """In the table of its scope, with what the endpoint says of it."""
+    page = (ROOT / "docs/metrics.md").read_text()
+    for scope, names in DESCRIPTIONS.items():
+        _, _, section = page.partition(f"`ray_{scope}…`")
+        section = section.partition("\n## ")[0]
+        rows = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", section, re.M))
+        assert rows == names
+    _, _, of_calls = page.partition("`ray_flinkray_rpc_…`")
+    told = set(re.findall(r"`(\w+)`", of_calls.partition("\n## ")[0]))
+    of_rpc = {name.removeprefix("ray_flinkray_rpc_") for name in exported if "_rpc_" in name}
+    assert told == of_rpc
