@@ -1,11 +1,12 @@
 """The figures that Ray's metrics endpoint has of jobs, tasks and the cluster.
 
-Their names are those of Flink's Prometheus reporter, with ``flinkray_`` in place of ``flink_``.
-Ray puts ``ray_`` before them.
+Their names are those of Flink's Prometheus reporter, with ``flinkray_`` in place of ``flink_`` and
+underscores in place of capitals: Ray makes small letters of those.  Ray puts ``ray_`` before them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 from flinkray.rpc import MetricSample
@@ -59,7 +60,12 @@ DESCRIPTIONS = {
         "numJobsShortOfSlots": "Jobs that wait for slots which the cluster does not have.",
     },
 }
-"""What they are, by the beginning of their name and the rest of it."""
+"""What they are, by the beginning of their name and what Flink calls them."""
+
+
+def exported_name(scope: str, name: str) -> str:
+    """As Ray has it, of what Flink calls *name*."""
+    return scope + re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
 def samples_of(
@@ -68,7 +74,7 @@ def samples_of(
     """*scope*: one of :data:`DESCRIPTIONS`."""
     descriptions = DESCRIPTIONS[scope]
     for name, value in values.items():
-        yield MetricSample(scope + name, descriptions[name], value, dict(tags))
+        yield MetricSample(exported_name(scope, name), descriptions[name], value, dict(tags))
 
 
 def values_of_job(

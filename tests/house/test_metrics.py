@@ -11,7 +11,7 @@ import pytest
 import yaml
 from ray.util.metrics import Gauge
 
-from flinkray.actors.shared.exported_metrics import DESCRIPTIONS
+from flinkray.actors.shared.exported_metrics import DESCRIPTIONS, exported_name
 from flinkray.rpc.calls.metrics import BUCKETS, LatencyHistogram, MethodMetrics, RpcMetrics
 from flinkray.rpc.ray.metrics import MetricsExporter
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 DASHBOARD = json.loads((ROOT / "share/grafana-dashboard.json").read_text())
 RULES = yaml.safe_load((ROOT / "share/prometheus-alerts.yml").read_text())
 
-OF_TABLE = {scope + name for scope, names in DESCRIPTIONS.items() for name in names}
+OF_TABLE = {exported_name(scope, name) for scope, names in DESCRIPTIONS.items() for name in names}
 
 
 @pytest.fixture
@@ -49,6 +49,11 @@ def test_dashboard_asks_for_what_is_exported(exported: set[str]) -> None:
     assert used <= exported
 
 
+def test_names_have_no_capitals() -> None:
+    """Ray would make small letters of them, and dashboards would show nothing."""
+    assert all(name == name.lower() for name in OF_TABLE)
+
+
 def test_every_panel_is_of_the_chosen_clusters() -> None:
     assert all('cluster_id=~"$cluster"' in each for each in expressions_of_dashboard())
 
@@ -69,7 +74,9 @@ def test_docs_have_every_metric(exported: set[str]) -> None:
         _, _, section = page.partition(f"`ray_{scope}…`")
         section = section.partition("\n## ")[0]
         rows = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", section, re.M))
-        assert rows == names
+        assert {scope + name: text for name, text in rows.items()} == {
+            exported_name(scope, name): text for name, text in names.items()
+        }
     _, _, of_calls = page.partition("`ray_flinkray_rpc_…`")
     told = set(re.findall(r"`(\w+)`", of_calls.partition("\n## ")[0]))
     of_rpc = {name.removeprefix("ray_flinkray_rpc_") for name in exported if "_rpc_" in name}

@@ -18,8 +18,13 @@ import ray
 from ray.util.state import list_actors
 
 import flinkray
-from flinkray.actors.shared import exported_metrics
-from flinkray.actors.shared.exported_metrics import CLUSTER, JOB, TASK
+from flinkray.actors.shared.exported_metrics import (
+    CLUSTER,
+    DESCRIPTIONS,
+    JOB,
+    TASK,
+    exported_name,
+)
 from flinkray.client import ClusterClient
 from flinkray.client.cli_output import job_details
 from flinkray.core.errors import JobCancelledError, JobExecutionError
@@ -194,7 +199,7 @@ def figures_of(job: str | None) -> dict[str, dict[str, float]]:
 
 
 def every(scope: str) -> set[str]:
-    return {scope + name for name in exported_metrics.DESCRIPTIONS[scope]}
+    return {exported_name(scope, name) for name in DESCRIPTIONS[scope]}
 
 
 class Hits(MapFunction[Any, Any]):
@@ -226,23 +231,27 @@ def test_figures_of_cluster_job_and_tasks_are_at_rays_metrics_endpoint(
     client.cancel().result(60)
 
     wait_until(lambda: not figures_of(job), 90, "those of the job to go")
-    (vertex,) = found[f"{TASK}numRecordsIn"]
-    (source,) = found[f"{TASK}currentOutputWatermark"]
+    (vertex,) = found[f"{TASK}num_records_in"]
+    (source,) = found[f"{TASK}current_output_watermark"]
     assert vertex.startswith("hits")
     assert source.startswith("Source: ")
-    watermark = found[f"{TASK}currentInputWatermark"][vertex]
-    assert 0 < watermark <= found[f"{TASK}currentOutputWatermark"][source]
-    assert watermark <= found[f"{TASK}numRecordsIn"][vertex] + 10**6
+    watermark = found[f"{TASK}current_input_watermark"][vertex]
+    assert 0 < watermark <= found[f"{TASK}current_output_watermark"][source]
+    assert watermark <= found[f"{TASK}num_records_in"][vertex] + 10**6
     assert found[f"{TASK}user_metric"]["hits.0.hits"] > 0
-    assert found[f"{TASK}numRecordsOut"][source] >= found[f"{TASK}numRecordsIn"][vertex]
-    shares = ("busyTimeMsPerSecond", "idleTimeMsPerSecond", "backPressuredTimeMsPerSecond")
+    assert found[f"{TASK}num_records_out"][source] >= found[f"{TASK}num_records_in"][vertex]
+    shares = (
+        "busy_time_ms_per_second",
+        "idle_time_ms_per_second",
+        "back_pressured_time_ms_per_second",
+    )
     assert sum(found[TASK + share][vertex] for share in shares) == pytest.approx(1000, abs=1)
-    assert found[f"{TASK}accumulateBusyTimeMs"][vertex] > 0
-    assert found[f"{JOB}numberOfCompletedCheckpoints"][""] >= 1
-    assert found[f"{JOB}lastCheckpointDuration"][""] > 0
-    assert found[f"{JOB}numRestarts"][""] == 0
-    assert cluster[f"{CLUSTER}numRunningJobs"][""] == 1
-    assert cluster[f"{CLUSTER}taskSlotsTotal"][""] > cluster[f"{CLUSTER}taskSlotsAvailable"][""]
+    assert found[f"{TASK}accumulate_busy_time_ms"][vertex] > 0
+    assert found[f"{JOB}number_of_completed_checkpoints"][""] >= 1
+    assert found[f"{JOB}last_checkpoint_duration"][""] > 0
+    assert found[f"{JOB}num_restarts"][""] == 0
+    assert cluster[f"{CLUSTER}num_running_jobs"][""] == 1
+    assert cluster[f"{CLUSTER}task_slots_total"][""] > cluster[f"{CLUSTER}task_slots_available"][""]
 
 
 class Itself(TimestampAssigner):
