@@ -224,7 +224,7 @@ def test_figures_of_cluster_job_and_tasks_are_at_rays_metrics_endpoint(
     job = f"figures-{uuid.uuid4().hex}"
     client = env.execute_async(job)
     names = every(TASK) | every(JOB)
-    wait_until(lambda: names <= figures_of(job).keys(), 90, "all figures of the job")
+    wait_until(lambda: names <= figures_of(job).keys(), 180, "all figures of the job")
     wait_until(lambda: every(CLUSTER) <= figures_of(None).keys(), 90, "those of the cluster")
     found, cluster = figures_of(job), figures_of(None)
 
