@@ -210,7 +210,36 @@ def _own_frozen(value: Any, memo: Memo) -> Any:
     """The same of a class that lets nobody set its attributes."""
     if IMMUTABLE.issuperset(map(type, value.__dict__.values())):
         return value
-    return _own_fields(value, memo)
+    copied = _own_fields(value, memo)
+    if all(map(operator.is_, copied.__dict__.values(), value.__dict__.values())):
+        memo[id(value)] = value
+        return value
+    return copied
+
+
+def _own_frozen_slots(names: Sequence[str]) -> Copier:
+    """Of a class that lets nobody set its attributes, some of which are slots."""
+
+    def copier(value: Any, memo: Memo) -> Any:
+        for name in names:
+            if type(getattr(value, name, None)) not in IMMUTABLE:
+                return _own_object(value, memo)
+        if IMMUTABLE.issuperset(map(type, getattr(value, "__dict__", {}).values())):
+            return value
+        return _own_object(value, memo)
+
+    return copier
+
+
+def _own_frozen_model(value: Any, memo: Memo) -> Any:
+    """A model of pydantic's, of which the same is true."""
+    if (
+        not value.__pydantic_private__
+        and not value.__pydantic_extra__
+        and IMMUTABLE.issuperset(map(type, value.__dict__.values()))
+    ):
+        return value
+    return _own_object(value, memo)
 
 
 def _own_object(value: Any, memo: Memo) -> Any:
@@ -255,7 +284,27 @@ def _copier_of(kind: type) -> Copier:
     if dataclasses.is_dataclass(kind) and _is_its_dictionary(kind):
         parameters: Any = getattr(kind, "__dataclass_params__")  # noqa: B009 - typed nowhere
         return _own_frozen if parameters.frozen else _own_fields
+    if hasattr(kind, "__pydantic_fields__") and kind.model_config.get("frozen"):
+        return _own_frozen_model
+    if _is_frozen_by_its_maker(kind):
+        return _own_frozen_slots(_slots_of(kind))
     return _own_object
+
+
+def _is_frozen_by_its_maker(kind: type) -> bool:
+    """Whether ``dataclasses`` or attrs have made it so."""
+    if hasattr(kind, "__attrs_attrs__"):
+        return getattr(kind.__setattr__, "__name__", "") == "_frozen_setattrs"
+    parameters: Any = getattr(kind, "__dataclass_params__", None)
+    return parameters is not None and parameters.frozen
+
+
+def _slots_of(kind: type) -> list[str]:
+    names: list[str] = []
+    for base in kind.__mro__:
+        slots = base.__dict__.get("__slots__", ())
+        names += [slots] if isinstance(slots, str) else slots
+    return [name for name in names if name not in ("__dict__", "__weakref__")]
 
 
 def _is_its_dictionary(kind: type) -> bool:

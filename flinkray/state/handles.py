@@ -21,7 +21,7 @@ from flinkray.state.interfaces import (
     ValueState,
 )
 from flinkray.state.key_context import KeyContext
-from flinkray.state.key_values import as_key
+from flinkray.state.key_values import as_key, own_key
 from flinkray.state.table import MISSING, ListTable, MapTable, ValueTable
 
 
@@ -248,9 +248,3 @@ class TableMapState(MapHandle):
 def own_entries(entries: dict[Any, Any]) -> dict[Any, Any]:
     """A dictionary with its own keys and values."""
     return {own_key(key): own(value) for key, value in entries.items()}
-
-
-def own_key(key: Any) -> Any:
-    """Of an entry, as state keeps it.  Raises UnsupportedKeyError."""
-    kept = as_key(key)
-    return kept if type(kept) in IMMUTABLE else own(kept)

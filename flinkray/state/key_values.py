@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from flinkray.core.values import IMMUTABLE, own
 from flinkray.state.key_encoding import (
     NAN,
     NaN,
@@ -32,6 +33,8 @@ from flinkray.state.key_encoding import (
 )
 
 Keep = Callable[[Any], Any]
+
+IMMUTABLE.add(NaN)
 
 _PLAIN = frozenset(
     {type(None), bool, int, str, bytes, NaN}
@@ -64,6 +67,29 @@ def as_key(value: Any) -> Any:
         return keep(value)
     except RecursionError as error:
         raise UnsupportedKeyError(value, "it is nested too deeply, or within itself") from error
+
+
+def own_key(value: Any) -> Any:
+    """The same, a copy if somebody could still change it: what state, timers and the choice of a
+    subtask go by.  Whom it is shown is given another one (:func:`flinkray.core.values.own`).
+
+    Raises:
+        UnsupportedKeyError: it cannot be a key.
+    """
+    kept = as_key(value)
+    kind = type(kept)
+    if kind in IMMUTABLE or _KEEPERS.get(kind) is _keep_copy:
+        return kept
+    return own(kept)
+
+
+def can_change(keys: Sequence[Any]) -> bool:
+    """Whether there may be some among them that somebody could change."""
+    kinds = set(map(type, keys))
+    return not (
+        kinds <= IMMUTABLE
+        or (kinds == {tuple} and IMMUTABLE.issuperset(map(type, chain.from_iterable(keys))))
+    )
 
 
 def as_places(keys: list[Any], namespaces: list[Any] | None) -> Iterable[Any]:
@@ -159,7 +185,7 @@ def _keep_pydantic(value: Any) -> Any:
 
 def _keep_copy(value: Any) -> Any:
     """What may change, and knows how to be a key all the same."""
-    return value.__key_copy__(as_key)
+    return value.__key_copy__(own_key)
 
 
 def _keep_object(value: Any) -> Any:

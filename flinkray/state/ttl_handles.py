@@ -7,7 +7,7 @@ from typing import Any
 
 from flinkray.core.values import own, own_all
 from flinkray.state.expiry import Expiry
-from flinkray.state.handles import MapHandle, own_entries, own_key, owned_list, without_none
+from flinkray.state.handles import MapHandle, own_entries, owned_list, without_none
 from flinkray.state.interfaces import (
     AggregatingState,
     ListState,
@@ -15,7 +15,7 @@ from flinkray.state.interfaces import (
     ValueState,
 )
 from flinkray.state.key_context import KeyContext
-from flinkray.state.key_values import as_key
+from flinkray.state.key_values import as_key, own_key
 from flinkray.state.table import MISSING, ListTable, MapTable, ValueTable
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, overload
 
 import numpy as np
 
 from flinkray.state.key_numbers import Slots
+from flinkray.state.key_values import can_change
 from flinkray.streaming.columnar.conversion import block_to_columns
 from flinkray.streaming.columnar.map_batches import batches_of, with_timestamps, without_timestamps
 from flinkray.streaming.functions.batch_functions import BatchContext, KeyedBatchFunction
@@ -34,7 +35,7 @@ class KeyedBatchOperator(FunctionOperator):
     def open(self) -> None:
         assert self.keyed_state is not None
         self._table = self.keyed_state.columns()
-        self._context = _Context(self._table.keys)
+        self._context = _Context(self._table.keys, self.context.own)
         super().open()
 
     def process_block(self, block: Block) -> None:
@@ -69,14 +70,41 @@ class KeyedBatchOperator(FunctionOperator):
         self.output.emit_watermark(timestamp)
 
 
-class _Context(BatchContext):
-    def __init__(self, keys: Sequence[Any]) -> None:
+class _OwnedKeys(Sequence[Any]):
+    """Keys that can be changed: a copy each time."""
+
+    def __init__(self, keys: Sequence[Any], own: Callable[[Any], Any]) -> None:
         self._keys = keys
+        self._own = own
+
+    @overload
+    def __getitem__(self, place: int) -> Any: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Any]: ...
+
+    def __getitem__(self, place: int | slice) -> Any:
+        found = self._keys[place]
+        return list(map(self._own, found)) if isinstance(place, slice) else self._own(found)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+
+class _Context(BatchContext):
+    def __init__(self, keys: Sequence[Any], own: Callable[[Any], Any]) -> None:
+        self._keys = keys
+        self._owned = _OwnedKeys(keys, own)
+        self._looked_at = 0
+        """So many keys, the first, nobody can change."""
         self.watermark = MIN_TIMESTAMP
         self.slots = _NO_SLOTS
 
     @property
     def keys(self) -> Sequence[Any]:
+        if can_change(self._keys[self._looked_at :]):
+            return self._owned
+        self._looked_at = len(self._keys)
         return self._keys
 
     def current_watermark(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from flinkray.state.descriptors import MapStateDescriptor
@@ -73,8 +74,14 @@ class ReadingContext(WritableContext):
 class KeyedReadingContext(_TimeOf, KeyedRecordContext):
     """For the other side, keyed, and for timers."""
 
-    def __init__(self, key_context: Any, service: TimerService, states: BroadcastStates) -> None:
-        super().__init__(key_context, service)
+    def __init__(
+        self,
+        key_context: Any,
+        service: TimerService,
+        own: Callable[[Any], Any],
+        states: BroadcastStates,
+    ) -> None:
+        super().__init__(key_context, service, own)
         self._states = states
 
     def get_broadcast_state(self, state_descriptor: MapStateDescriptor[Any, Any]) -> Any:
@@ -120,7 +127,9 @@ class KeyedBroadcastProcessOperator(TwoInputs, KeyedTimersOperator):
     def make_context(self) -> Any:
         states = BroadcastStates(self._descriptors, self.operator_state)
         self._writable = WritableContext(self.timer_service, states)
-        return KeyedReadingContext(self.key_context, self.timer_service, states)
+        return KeyedReadingContext(
+            self.key_context, self.timer_service, self.context.own, states
+        )
 
     def process_first(self, block: Block) -> None:
         self.process_keyed(self.function.process_element, self.keys.of_block(block), block)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from flinkray.streaming.errors import text_of
@@ -17,8 +17,10 @@ class _GroupContext(KeyedRecordContext):
 
     __slots__ = ("timestamps",)
 
-    def __init__(self, key_context: Any, service: TimerService) -> None:
-        super().__init__(key_context, service)
+    def __init__(
+        self, key_context: Any, service: TimerService, own: Callable[[Any], Any]
+    ) -> None:
+        super().__init__(key_context, service, own)
         self.timestamps: list[int] | None = None
 
 
@@ -30,7 +32,7 @@ class KeyedGroupOperator(KeyedTimersOperator):
     """Key and number of records that the function has, for error messages."""
 
     def make_context(self) -> Any:
-        return _GroupContext(self.key_context, self.timer_service)
+        return _GroupContext(self.key_context, self.timer_service, self.context.own)
 
     def process_block(self, block: Block) -> None:
         process, context, key_context = (
@@ -38,6 +40,7 @@ class KeyedGroupOperator(KeyedTimersOperator):
             self.record_context,
             self.key_context,
         )
+        own = self.context.own
         keys = self.keys.of_block(block)
         groups = _by_key(keys, self.read(block))
         times = None if block.timestamps is None else _by_key(keys, block.timestamps)
@@ -47,7 +50,7 @@ class KeyedGroupOperator(KeyedTimersOperator):
             context.timestamps = None if times is None else times[key]
             latest = context.record_timestamp = None if times is None else max(times[key])
             self._group = key, len(values)
-            self.results.add(process(key, values, context), latest)
+            self.results.add(process(own(key), values, context), latest)
         self._group = None
         self.results.flush()
 

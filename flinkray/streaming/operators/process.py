@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from flinkray.core.values import IMMUTABLE
 from flinkray.state.key_context import KeyContext
 from flinkray.streaming.errors import StreamError, text_of
 from flinkray.streaming.functions.functions import (
@@ -97,10 +98,14 @@ class RecordContext(ProcessContext):
 class KeyedRecordContext(TimerContext):
     """About the record or timer that is processed now, and its key."""
 
-    __slots__ = ("_key_context", "_service", "domain", "record_timestamp")
+    __slots__ = ("_key_context", "_own", "_service", "domain", "record_timestamp")
 
-    def __init__(self, key_context: KeyContext, service: TimerService) -> None:
+    def __init__(
+        self, key_context: KeyContext, service: TimerService, own: Callable[[Any], Any]
+    ) -> None:
+        """*own* makes a key the function's own."""
         self._key_context = key_context
+        self._own = own
         self._service = service
         self.record_timestamp: int | None = None
         self.domain = TimeDomain.EVENT_TIME
@@ -112,7 +117,8 @@ class KeyedRecordContext(TimerContext):
         return self._service
 
     def get_current_key(self) -> Any:
-        return self._key_context.key
+        key = self._key_context.key
+        return key if type(key) in IMMUTABLE else self._own(key)
 
     def time_domain(self) -> TimeDomain:
         return self.domain
@@ -209,7 +215,7 @@ class KeyedTimersOperator(WithTimers, KeyedFunctionOperator):
 
     def make_context(self) -> Any:
         """What the function is given as ``ctx``."""
-        return KeyedRecordContext(self.key_context, self.timer_service)
+        return KeyedRecordContext(self.key_context, self.timer_service, self.context.own)
 
     def process_keyed(
         self, process: Callable[[Any, Any], Any], keys: Sequence[Any], block: Block

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from flinkray.state.key_values import are_plain, as_key
+from flinkray.state.key_values import are_plain, as_key, can_change, own_key
 from flinkray.state.keys import KEY_KINDS, KeyHash, KeyKind, stable_hash
 from flinkray.streaming.errors import Reading, StreamError
 from flinkray.streaming.functions.coroutines import refuse_coroutines
@@ -42,6 +42,8 @@ class Keys:
         self.selector = selector
         self.key_type = key_type
         self._kind = _kind_of(key_type)
+        self._one_by_one = False
+        """Whether a key was seen that can be changed: each is copied before the next is asked for."""
         self.reading: Reading | None = None
         """For error messages."""
 
@@ -56,7 +58,7 @@ class Keys:
     def of_value(self, value: Any) -> Any:
         """Raises UnsupportedKeyError: it cannot be a key, or not one of the declared type."""
         key = self._of(value)
-        return as_key(key) if self._kind is None else self._kind.value_of(key)
+        return own_key(key) if self._kind is None else self._kind.value_of(key)
 
     def of_block(self, block: Block) -> Sequence[Any]:
         """The key of each value; taken from the block if the partitioner in front of this operator
@@ -69,9 +71,15 @@ class Keys:
 
     def computed(self, block: Block) -> Sequence[Any]:
         """The key of each value.  Raises UnsupportedKeyError: see :meth:`of_value`."""
+        if self._one_by_one:
+            return list(map(self.of_value, self._read(block)))
         keys = self.selected(block)
-        if self._kind is None and are_plain(keys):
-            return keys
+        if self._kind is None:
+            if are_plain(keys):
+                return keys
+            if can_change(keys):
+                self._one_by_one = True
+                return self.computed(block)
         keep = as_key if self._kind is None else self._kind.value_of
         records = self._read(block)
         return [keep(key) for key, _ in zip(keys, records, strict=True)]

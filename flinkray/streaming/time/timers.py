@@ -9,8 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 from flinkray.state.backend import KeyedStateBackend
+from flinkray.state.errors import StateError
 from flinkray.state.key_context import NO_KEY
 from flinkray.state.timer_queue import TimerQueue
+from flinkray.streaming.errors import text_of
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from flinkray.streaming.time.time_service import ProcessingTimeService, ScheduledCallback
 from flinkray.streaming.time.turn import Portion, Turn
@@ -98,11 +100,15 @@ class InternalTimerService:
         return any_timers
 
     def _fire(self, queue: TimerQueue, until: int, callback: TimerCallback) -> bool:
-        """One portion; whether there are none left."""
+        """One portion; whether there are none left.
+
+        Raises:
+            StateError: a key was changed while it had timers.
+        """
         context = self._context
         left = most = self._portion.begin()
         while left and (timestamp := queue.first()) is not None and timestamp <= until:
-            for timer in queue.at(timestamp, left):
+            for place, timer in enumerate(queue.at(timestamp, left)):
                 if queue.first() != timestamp:  # the one before has registered an earlier one
                     break
                 if queue.claim(timestamp, timer):
@@ -111,6 +117,8 @@ class InternalTimerService:
                     context.key = key
                     self.firing = timestamp, key, namespace
                     callback(timestamp, key, namespace)
+                elif place == 0:  # others may have been deleted by those before them
+                    raise _lost(timestamp, *timer)
         context.key = NO_KEY
         self.firing = None
         self._portion.end(most - left)
@@ -129,6 +137,14 @@ class InternalTimerService:
         first = self._processing.first()
         if first is not None:
             self._schedule(first)
+
+
+def _lost(timestamp: int, key: Any, namespace: Any) -> StateError:
+    of_window = "" if namespace is None else f" and {namespace!r}"
+    return StateError(
+        f"the timer for {timestamp} of key {text_of(key)}{of_window} is not found by its key: the "
+        "key has changed since the timer was registered; its hash and what it equals must stay"
+    )
 
 
 def _count(queue: TimerQueue, namespace: Any) -> int:

@@ -225,7 +225,7 @@ class WindowOperator(WithTimers):
 
     def _collect(self, key: Any, window: Any, elements: Sequence[Any]) -> None:
         context = self.function_context.at(key, window)
-        results = self.spec.evaluation.results(key, context, elements)
+        results = self.spec.evaluation.results(self.context.own(key), context, elements)
         self.results.add(results, window.max_timestamp())
 
     def _evict_and_evaluate(self, evictor: Evictor, key: Any, window: Any, place: Any) -> None:
