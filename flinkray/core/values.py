@@ -286,12 +286,12 @@ def _copier_of(kind: type) -> Copier:
         return _own_frozen if parameters.frozen else _own_fields
     if hasattr(kind, "__pydantic_fields__") and kind.model_config.get("frozen"):
         return _own_frozen_model
-    if _is_frozen_by_its_maker(kind):
+    if is_frozen(kind):
         return _own_frozen_slots(_slots_of(kind))
     return _own_object
 
 
-def _is_frozen_by_its_maker(kind: type) -> bool:
+def is_frozen(kind: type) -> bool:
     """Whether ``dataclasses`` or attrs have made it so."""
     if hasattr(kind, "__attrs_attrs__"):
         return getattr(kind.__setattr__, "__name__", "") == "_frozen_setattrs"

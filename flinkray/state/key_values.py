@@ -8,6 +8,7 @@ until that is changed.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import datetime
 import decimal
 import enum
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from flinkray.core.values import IMMUTABLE, own
+from flinkray.core.values import IMMUTABLE, is_frozen, own
 from flinkray.state.key_encoding import (
     NAN,
     NaN,
@@ -78,9 +79,7 @@ def own_key(value: Any) -> Any:
     """
     kept = as_key(value)
     kind = type(kept)
-    if kind in IMMUTABLE or _KEEPERS.get(kind) is _keep_copy:
-        return kept
-    return own(kept)
+    return kept if kind in IMMUTABLE or kind in _OWNED else own(kept)
 
 
 def can_change(keys: Sequence[Any]) -> bool:
@@ -161,12 +160,12 @@ def _builtin(value: Any) -> Callable[[Iterable[Any]], Any]:
     return frozenset if isinstance(value, frozenset) else tuple
 
 
-def _keeper_of_fields(names: Sequence[str]) -> Keep:
+def _keeper_of_fields(names: Sequence[str], keep_part: Keep) -> Keep:
     def keep(value: Any) -> Any:
         result = value
         for name in names:
             part = getattr(value, name)
-            kept = as_key(part)
+            kept = keep_part(part)
             if kept is not part:
                 if result is value:
                     result = copy.copy(value)
@@ -208,13 +207,17 @@ def _keeper_of(value: Any, kind: type) -> Keep:
     if isinstance(value, datetime.datetime | datetime.timedelta) and is_of_pandas(kind):
         return _keep_decoded
     if hasattr(kind, "__key_copy__"):
+        _OWNED.add(kind)
         return _keep_copy
     if isinstance(value, enum.Enum | type):
         return _as_it_is
     names = compared_fields(kind)
     if names is not None:
         require_equality(value)
-        return _keeper_of_fields(names)
+        if is_frozen(kind) and len(names) == _number_of_fields(kind):
+            _OWNED.add(kind)
+            return _keeper_of_fields(names, own_key)
+        return _keeper_of_fields(names, as_key)
     if hasattr(kind, "__pydantic_fields__"):
         require_equality(value)
         return _keep_pydantic
@@ -222,6 +225,11 @@ def _keeper_of(value: Any, kind: type) -> Keep:
     if isinstance(value, tuple | frozenset) and equality in (tuple.__eq__, frozenset.__eq__):
         return _keep_tuple
     return _keep_object
+
+
+def _number_of_fields(kind: Any) -> int:
+    is_dataclass = dataclasses.is_dataclass(kind)
+    return len(dataclasses.fields(kind) if is_dataclass else kind.__attrs_attrs__)
 
 
 def _as_it_is(value: Any) -> Any:
@@ -238,3 +246,6 @@ _KEEPERS: dict[type, Keep] = {
     memoryview: _keep_memory,
 }
 """By type; those of other types are found once."""
+
+_OWNED: set[type] = set()
+"""Those whose keepers give what nobody else can change."""

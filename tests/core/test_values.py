@@ -11,11 +11,13 @@ from datetime import datetime, timezone
 from decimal import Decimal
 from typing import Any, NamedTuple
 
+import attrs
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pydantic
 import pytest
 
 from flinkray.core.values import own, own_all
@@ -294,3 +296,32 @@ def test_copies_have_the_shape_of_what_was_pickled(data: st.DataObject) -> None:
     assert shape(copied, {}) == before == shape(pickle.loads(pickle.dumps(value)), {})
     mine = set(map(id, changeable(value, {}).values()))
     assert not mine & set(map(id, changeable(copied, {}).values()))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FrozenSlim:
+    part: Any
+
+
+@attrs.frozen
+class FrozenPlace:
+    part: Any
+
+
+class FrozenModel(pydantic.BaseModel, frozen=True):
+    part: Any
+
+
+@pytest.mark.parametrize("kind", [FrozenSlim, FrozenPlace, FrozenModel])
+def test_frozen_classes_of_plain_parts_are_not_copied(kind: Any) -> None:
+    plain, around = kind(part="a"), kind(part=[1])
+    assert own(plain) is plain
+    copied = own(around)
+    assert copied == around
+    assert copied.part is not around.part
+
+
+def test_a_frozen_dataclass_around_another_is_not_copied() -> None:
+    nested = Point(1, Point(2, (3, 4)))
+    assert own(nested) is nested
+    assert own(Point(1, Point(2, [3]))).y.y is not nested.y.y

@@ -9,6 +9,7 @@ import pytest
 
 from flinkray.core.key_groups import KeyGroupRange
 from flinkray.state import HeapKeyedStateBackend
+from flinkray.state.errors import StateError
 from flinkray.state.key_context import NO_KEY
 from flinkray.streaming.time.time_service import MOST_AT_ONCE, ProcessingTimeService
 from flinkray.streaming.time.timers import InternalTimerService
@@ -228,3 +229,41 @@ def test_an_earlier_timer_that_a_timer_registers_fires_before_others_of_its_time
         timers.event(key, 10)
     timers.service.advance_watermark(10)
     assert [fired[1:3] for fired in timers.fired] == [(10, "a"), (5, "c"), (10, "b")]
+
+
+class _Changing:
+    """A key whose hash changes, as one that was shared with a function would."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Changing) and other.number == self.number
+
+    def __hash__(self) -> int:
+        return self.number
+
+    def __repr__(self) -> str:
+        return f"_Changing({self.number})"
+
+
+def test_a_timer_whose_key_has_changed_fails(timers: Timers) -> None:
+    key = _Changing(1)
+    timers.event(key, 10, 7)
+    timers.processing(key, 10, 7)
+    key.number = 2
+    told = r"the timer for 10 of key _Changing\(2\) and 7 .* key has changed since"
+    with pytest.raises(StateError, match=told):
+        timers.service.advance_watermark(10)
+    with pytest.raises(StateError, match=told):
+        timers.at(10)
+
+
+def test_timers_of_other_keys_fire_before_one_whose_key_has_changed(timers: Timers) -> None:
+    key = _Changing(1)
+    for one in (10, key, 11):
+        timers.event(one, 10, 7)
+    key.number = 2
+    with pytest.raises(StateError, match="has changed since"):
+        timers.service.advance_watermark(10)
+    assert [fired[2] for fired in timers.fired] == [10, 11]

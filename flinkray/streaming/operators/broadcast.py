@@ -127,9 +127,7 @@ class KeyedBroadcastProcessOperator(TwoInputs, KeyedTimersOperator):
     def make_context(self) -> Any:
         states = BroadcastStates(self._descriptors, self.operator_state)
         self._writable = WritableContext(self.timer_service, states)
-        return KeyedReadingContext(
-            self.key_context, self.timer_service, self.context.own, states
-        )
+        return KeyedReadingContext(self.key_context, self.timer_service, self.context.own, states)
 
     def process_first(self, block: Block) -> None:
         self.process_keyed(self.function.process_element, self.keys.of_block(block), block)

@@ -17,9 +17,7 @@ class _GroupContext(KeyedRecordContext):
 
     __slots__ = ("timestamps",)
 
-    def __init__(
-        self, key_context: Any, service: TimerService, own: Callable[[Any], Any]
-    ) -> None:
+    def __init__(self, key_context: Any, service: TimerService, own: Callable[[Any], Any]) -> None:
         super().__init__(key_context, service, own)
         self.timestamps: list[int] | None = None
 

@@ -43,7 +43,7 @@ class Keys:
         self.key_type = key_type
         self._kind = _kind_of(key_type)
         self._one_by_one = False
-        """Whether a key was seen that can be changed: each is copied before the next is asked for."""
+        """Whether a key was seen that can be changed.  Each is copied before the next is made."""
         self.reading: Reading | None = None
         """For error messages."""
 
@@ -72,7 +72,8 @@ class Keys:
     def computed(self, block: Block) -> Sequence[Any]:
         """The key of each value.  Raises UnsupportedKeyError: see :meth:`of_value`."""
         if self._one_by_one:
-            return list(map(self.of_value, self._read(block)))
+            of = self._of
+            return [own_key(of(value)) for value in self._read(block)]
         keys = self.selected(block)
         if self._kind is None:
             if are_plain(keys):
