@@ -284,8 +284,9 @@ def _copier_of(kind: type) -> Copier:
     if dataclasses.is_dataclass(kind) and _is_its_dictionary(kind):
         parameters: Any = getattr(kind, "__dataclass_params__")  # noqa: B009 - typed nowhere
         return _own_frozen if parameters.frozen else _own_fields
-    if hasattr(kind, "__pydantic_fields__") and kind.model_config.get("frozen"):
-        return _own_frozen_model
+    if hasattr(kind, "__pydantic_fields__"):
+        model: Any = kind
+        return _own_frozen_model if model.model_config.get("frozen") else _own_object
     if is_frozen(kind):
         return _own_frozen_slots(_slots_of(kind))
     return _own_object

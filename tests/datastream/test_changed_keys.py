@@ -87,7 +87,7 @@ class Counts(KeyedProcessFunction[Any, Any, Any]):
         yield name, self.count.value()
 
 
-class Groups(KeyedGroupFunction):
+class Groups(KeyedGroupFunction[Any, Any, Any]):
     def process_group(self, key: Any, values: Any, ctx: Any) -> Any:
         _change(key)
         yield ctx.get_current_key().name, len(values)
@@ -98,7 +98,8 @@ class Batches(KeyedBatchFunction):
         names = [key.name for key in ctx.keys]
         _change(ctx.keys[0])
         _change(ctx.keys[:1][0])
-        return pa.record_batch({"name": [names[slot] for slot in ctx.slots.tolist()]})
+        slots = ctx.slots.tolist()
+        return pa.record_batch({"name": [names[slot] for slot in slots], "slot": slots})
 
 
 class Windowed(ProcessWindowFunction[Any, Any, Any, Any]):
@@ -106,10 +107,11 @@ class Windowed(ProcessWindowFunction[Any, Any, Any, Any]):
 
     def process(self, key: Any, context: Any, elements: Iterable[Any]) -> Any:
         name = key.name
-        _change(key)
         total = context.global_state().get_state(ValueStateDescriptor("total"))
         total.update((total.value() or 0) + len(list(elements)))
-        yield name, total.value()
+        count = total.value()
+        _change(key)
+        yield name, count
 
 
 class Applied(WindowFunction[Any, Any, Any, Any]):
@@ -173,7 +175,7 @@ def test_groups_and_batches_change_keys_of_their_own() -> None:
     env = _environment()
     rows = env.from_arrow(pa.table({"n": [1, 1, 1]}), batch_rows=1)
     stream = rows.key_by(lambda row: Customer("ann")).process_batches(Batches())
-    assert [row.name for row in stream.execute_and_collect()] == ["ann"] * 3
+    assert [(row.name, row.slot) for row in stream.execute_and_collect()] == [("ann", 0)] * 3
 
 
 def test_windows_keep_their_keys() -> None:
