@@ -22,6 +22,7 @@ from flinkray.datastream import (
 from flinkray.datastream.common import Configuration, Time
 from flinkray.datastream.state import ValueStateDescriptor
 from flinkray.datastream.window import TumblingEventTimeWindows
+from flinkray.streaming.errors import OperatorError
 
 BY_POSITION = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(
     lambda value, _: value[1]
@@ -197,3 +198,14 @@ def test_collected_rows_of_key_and_value_share_nothing() -> None:
     [row] = list(_keyed(Customer, 1).execute_and_collect())
     _change(row.f0)
     assert row.f1 == (Customer("ann"), 1)
+
+
+def test_a_selector_of_such_keys_that_ends_fails_the_program() -> None:
+    def select(value: int) -> Customer:
+        if value == 3:
+            raise StopIteration
+        return Customer("ann")
+
+    stream = _environment().from_collection([1, 2, 3, 4]).key_by(select).map(lambda value: value)
+    with pytest.raises(OperatorError, match="has raised StopIteration"):
+        list(stream.execute_and_collect())

@@ -15,6 +15,8 @@ from flinkray.streaming.functions.coroutines import refuse_coroutines
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.typeinfo import TypeInformation, Types
 
+_ENDED = "the key selector has raised StopIteration"
+
 
 class Keys:
     """How a stream is keyed.
@@ -73,7 +75,10 @@ class Keys:
         """The key of each value.  Raises UnsupportedKeyError: see :meth:`of_value`."""
         if self._one_by_one:
             of = self._of
-            return [own_key(of(value)) for value in self._read(block)]
+            try:
+                return [own_key(of(value)) for value in self._read(block)]
+            except StopIteration as error:
+                raise StreamError(_ENDED) from error
         keys = self.selected(block)
         if self._kind is None:
             if are_plain(keys):
@@ -94,12 +99,11 @@ class Keys:
 
     def _report_end(self, value: Any) -> NoReturn:
         """As an error that ends no loop."""
-        what = "the key selector has raised StopIteration"
         try:
             self._of(value)
         except StopIteration as error:
-            raise StreamError(what) from error
-        raise StreamError(what)
+            raise StreamError(_ENDED) from error
+        raise StreamError(_ENDED)
 
     def _read(self, block: Block) -> Iterator[Any]:
         records = iter(block.values)
