@@ -24,6 +24,7 @@ import math
 import struct
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -295,6 +296,16 @@ def _encode_name(key: Any, out: _Encoding, depth: int) -> None:
     _encode_text(key.__qualname__, out, depth)
 
 
+def _encode_path(key: PurePosixPath, out: _Encoding, depth: int) -> None:
+    """By its parts: what paths are rebuilt from, and where their class lies, differs by version."""
+    out.append(_OBJECT)
+    out.append(_NAME)
+    _encode_text("pathlib", out, depth)
+    _encode_text("PurePosixPath", out, depth)
+    _encode_tuple(key.parts, out, depth + 1)
+    out.append(_END)
+
+
 def _encode_numpy(key: np.generic, out: _Encoding, depth: int) -> None:
     if isinstance(key, np.datetime64 | np.timedelta64):
         _encode_numpy_time(key, out)
@@ -472,6 +483,7 @@ _EXACT: dict[type, Encoder] = {
     datetime.time: _encode_time,
     datetime.timedelta: _encode_duration,
     uuid.UUID: _encode_uuid,
+    PurePosixPath: _encode_path,
     list: _refuse,
     dict: _refuse,
     set: _refuse,

@@ -135,6 +135,7 @@ EQUAL: list[tuple[Any, Any]] = [
     (datetime.timedelta(1), pd.Timedelta(days=1)),
     (datetime.timedelta(1), np.timedelta64(24, "h")),
     (PurePosixPath("a/b"), PurePosixPath("a//b")),
+    (PurePosixPath("a/b"), PurePosixPath("a", "b")),
     (math.nan, float("nan")),
     (math.nan, np.float64("nan")),
     (math.nan, decimal.Decimal("nan")),
