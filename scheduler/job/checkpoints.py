@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from flinkray.core.config import Configuration
 from flinkray.core.ids import ExecutionAttemptID, JobVertexID
-from flinkray.core.job_options import STATE_RECOVERY_IGNORE_UNCLAIMED
+from flinkray.core.job_options import SCHEDULER, STATE_RECOVERY_IGNORE_UNCLAIMED
 from flinkray.scheduler.checkpoints.actions import (
     CheckpointAction,
     CheckpointsFailJob,
@@ -34,10 +34,13 @@ from flinkray.scheduler.checkpoints.messages import (
     DeclineCheckpoint,
     TriggerCheckpoint,
 )
-from flinkray.scheduler.checkpoints.operators_with_state import operators_without_uid
+from flinkray.scheduler.checkpoints.operators_with_state import (
+    has_data_in_flight,
+    operators_without_uid,
+)
 from flinkray.scheduler.execution.execution_graph import ExecutionGraph, ExecutionJobVertex
 from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfiguration
-from flinkray.scheduler.graph.job_graph import JobGraph
+from flinkray.scheduler.graph.job_graph import JobGraph, SchedulerMode
 from flinkray.scheduler.job.checkpointed_graph import CheckpointedGraph, coordinated_operators
 from flinkray.scheduler.job.job_scheduler_actions import (
     OrderCheckpoint,
@@ -299,11 +302,25 @@ class Checkpoints(NoCheckpoints):
     def savepoint_given(self, transition: SavepointGiven, now: float) -> Steps:
         vertices = self._topology.restored_vertices()
         try:
+            self._check_can_be_rescaled(transition.savepoint)
             return self._steps(
                 self._coordinator.start_from_savepoint(transition.savepoint, vertices)
             )
         except StateRestoreError as error:
             return _not_restored(error)
+
+    def _check_can_be_rescaled(self, given: CompletedCheckpoint) -> None:
+        """An elastic job has another parallelism as soon as a slot is lost or comes: it would fail
+        for good by then, if it did not do so at once."""
+        is_elastic = self._job_graph.scheduler_mode is SchedulerMode.ADAPTIVE
+        if is_elastic and not self.has_completed and has_data_in_flight(given.metadata):
+            raise StateRestoreError(
+                self._job_graph.job_id,
+                f"the checkpoint {given.path} is unaligned: it has data in flight, and cannot be "
+                "restored with another parallelism, which an elastic job may get at any time. "
+                "Take a savepoint first and start from that, or set "
+                f"{SCHEDULER.key} to {SchedulerMode.DEFAULT.name}",
+            )
 
     def adopted(self, transition: CheckpointsAdopted, now: float) -> Steps:
         """Its tasks go on; those that are deployed next begin as those that are deployed after a

@@ -6,15 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from flinkray.checkpoint.handles import InlineState, TaskState
+from flinkray.checkpoint.handles import ChannelStateHandle, FileState, InlineState, TaskState
+from flinkray.checkpoint.metadata import CheckpointMetadata, SnapshotKind
 from flinkray.core.errors import JobSubmissionError
+from flinkray.core.ids import JobID
 from flinkray.scheduler.checkpoints.actions import (
     PrepareCheckpoint,
     RestoreCoordinators,
     SnapshotFinished,
 )
+from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
 from flinkray.scheduler.checkpoints.messages import AcknowledgeCheckpoint
-from flinkray.scheduler.checkpoints.properties import synchronous_savepoint
+from flinkray.scheduler.checkpoints.properties import savepoint, synchronous_savepoint
 from flinkray.scheduler.graph.job_graph import JobGraph, ParallelismBounds, SchedulerMode
 from flinkray.scheduler.graph.validation import validate
 from flinkray.scheduler.job import transitions as t
@@ -261,3 +264,30 @@ def test_unaligned_checkpoints_of_an_adaptive_job_are_refused() -> None:
         validate(unaligned)
     validate(replace(unaligned, scheduler_mode=SchedulerMode.DEFAULT))
     validate(graph())
+
+
+def given_checkpoint(job_id: JobID, *, in_flight: bool) -> CompletedCheckpoint:
+    """Of ``b``, with four subtasks."""
+    of_b = checkpointed.keyed_by_range("/s", 128, 4)
+    if in_flight:
+        channel = ChannelStateHandle(0, 0, FileState("/in-flight", 9))
+        of_b[0] = replace(of_b[0], input_channels=(channel,))
+    operators = (checkpointed.operator("b", of_b),)
+    metadata = CheckpointMetadata(
+        job_id, 7, 1000, SnapshotKind.CHECKPOINT, operators, flinkray_version="x"
+    )
+    return CompletedCheckpoint(metadata, savepoint(), "/sp/_metadata")
+
+
+@pytest.mark.parametrize("in_flight", [False, True])
+def test_elastic_job_is_not_started_from_another_jobs_data_in_flight(in_flight: bool) -> None:
+    job = ElasticCheckpoints(graph=graph())
+    given = given_checkpoint(JobID.generate(), in_flight=in_flight)
+    job.tell("start_from_savepoint", given)
+    job.tell("start")
+    job.has(4)
+    if in_flight:
+        assert job.ended is not None
+        assert "Take a savepoint first" in str(job.ended.result.failure)
+    else:
+        assert job.key_groups().keys() == {"b1", "b2", "b3", "b4"}
