@@ -22,7 +22,9 @@ HIGH_AVAILABILITY_TYPE = ConfigOption(
 )
 HIGH_AVAILABILITY_CLUSTER_ID = ConfigOption(
     "high-availability.cluster-id",
-    optional_text("letters, digits, '.', '_' or '-'", r"[A-Za-z0-9._-]{1,64}"),
+    optional_text(
+        "letters, digits, '.', '_' or '-', not '.' or '..'", r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,64}"
+    ),
     None,
     "Name of the cluster's znode below high-availability.zookeeper.path.root. No two clusters may "
     "have the same. When not set: cluster.id.",
@@ -38,7 +40,7 @@ ZOOKEEPER_QUORUM = ConfigOption(
 )
 ZOOKEEPER_ROOT = ConfigOption(
     "high-availability.zookeeper.path.root",
-    text("the path of a znode", r"(/[A-Za-z0-9._-]+)+"),
+    text("the path of a znode", r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._-]+)+"),
     "/flinkray",
     "Below it each cluster has a znode of its own. (Flink: /flink.)",
 )

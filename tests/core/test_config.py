@@ -264,6 +264,10 @@ def test_values_set_over_others_keep_the_others_whatever_their_type() -> None:
         ({"high-availability.type": "etcd"}, "one of standalone, zookeeper"),
         ({"high-availability.zookeeper.quorum": "zk1:2181 zk2"}, "further ones after commas"),
         ({"high-availability.zookeeper.path.root": "flinkray/"}, "the path of a znode"),
+        ({"high-availability.zookeeper.path.root": "/flinkray/.."}, "the path of a znode"),
+        ({"high-availability.zookeeper.path.root": "/./flinkray"}, "the path of a znode"),
+        ({"high-availability.cluster-id": ".."}, "not '.' or '..'"),
+        ({"high-availability.cluster-id": "."}, "not '.' or '..'"),
     ],
 )
 def test_elections_that_cannot_be_are_refused(values: dict[str, object], way_out: str) -> None:

@@ -18,6 +18,7 @@ from flinkray.core.schema import stored
 from flinkray.ha import LeaderElection, LeaderElectionError, StoreError, open_directory
 from flinkray.ha.zookeeper import ZooKeeperClient, ZooKeeperError, ZooKeeperHaServices
 from flinkray.ha.zookeeper.election_driver import _Latch
+from flinkray.ha.zookeeper.watching import Watching
 from flinkray.rpc.calls.patience import PatientDeadlines
 from flinkray.testing.waiting import eventually
 from tests.ha.conftest import on_zookeeper
@@ -688,3 +689,32 @@ async def test_closing_keeps_everything(make_services: MakeServices) -> None:
     next_one = await make_services()
     await lead(next_one.get_dispatcher_leader_election())
     assert await next_one.get_job_graph_store(Graph).recover_job_graph(JOB) == Graph(JOB, "kept")
+
+
+async def test_children_that_are_no_latches_keep_nobody_from_leading(
+    make_services: MakeServices,
+) -> None:
+    services = await make_services()
+    latches = services._client.path("leader/dispatcher/latch")
+    await services._client.do(lambda zk: zk.create_async(f"{latches}/note", makepath=True))
+    await lead(services.get_dispatcher_leader_election())
+
+
+class _Broken(Watching):
+    """Fails by an error that is none of ZooKeeper's."""
+
+    async def look(self) -> None:
+        raise ValueError("what was read is no number")
+
+    def connection_changed(self, is_connected: bool) -> None:
+        """Nothing is kept of it."""
+
+
+async def test_whoever_waits_hears_of_any_error_that_ends_the_watching(
+    make_services: MakeServices,
+) -> None:
+    errors: list[str] = []
+    watching = _Broken((await make_services())._client, lambda error: errors.append(str(error)))
+    watching.start()
+    await eventually(lambda: errors == ["what was read is no number"], 60, "the error")
+    await watching.close()

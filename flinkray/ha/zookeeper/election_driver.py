@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 import uuid
 from contextlib import suppress
@@ -258,7 +259,7 @@ class _Latch(Watching):
             children = await self.client.do(lambda zk: zk.get_children_async(self._latches))
         except NoNodeError:
             return []
-        return list(children)
+        return [name for name in children if _A_LATCH.fullmatch(name)]
 
     async def _join(self) -> str:
         path = f"{self._latches}/{self._name}-"
@@ -303,6 +304,10 @@ class _Latch(Watching):
                 await self._leave()
             except AWAY:
                 return  # it goes with the session
+
+
+_A_LATCH = re.compile(r".+-[0-9]{10}")
+"""A child that is none was made by somebody else, and has no number."""
 
 
 def _number(name: str) -> int:

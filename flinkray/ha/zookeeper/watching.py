@@ -33,6 +33,7 @@ class Watching(ABC):
         self.client.add_listener(self._connection_changed)
         self._changed.set()
         self._task = asyncio.ensure_future(self._run())
+        self._task.add_done_callback(self._ended)
 
     async def close(self) -> None:
         """Returns when nothing more will be done.  Idempotent."""
@@ -62,6 +63,12 @@ class Watching(ABC):
     def _connection_changed(self, is_connected: bool) -> None:
         self.connection_changed(is_connected)
         self.wake()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Whoever waits for what nobody looks at any more would wait for ever."""
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception) and not self._closed:
+            self._on_error(error)
 
     async def _run(self) -> None:
         while not self._closed:
