@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import pyarrow.fs
@@ -68,8 +69,13 @@ class ArrowDirectory(Directory):
             return
         self._file_system.create_dir(self._path, recursive=True)
         unfinished = f"{self._path}/{name}.{os.getpid()}{UNFINISHED}"
-        self._put(unfinished, data)
-        self._file_system.move(unfinished, f"{self._path}/{name}")
+        try:
+            self._put(unfinished, data)
+            self._file_system.move(unfinished, f"{self._path}/{name}")
+        except OSError:
+            with suppress(OSError):
+                self._file_system.delete_file(unfinished)
+            raise
 
     def _put(self, path: str, data: bytes) -> None:
         with self._file_system.open_output_stream(path) as file:

@@ -165,12 +165,17 @@ class FileDirectory(Directory):
             self._make(self._path)
             self._is_made = True
         try:
-            files.write(unfinished, data)
-        except FileNotFoundError:  # it was deleted since
-            self._make(self._path)
-            files.write(unfinished, data)
-        files.sync(unfinished)
-        files.rename(unfinished, self._of(name))
+            try:
+                files.write(unfinished, data)
+            except FileNotFoundError:  # it was deleted since
+                self._make(self._path)
+                files.write(unfinished, data)
+            files.sync(unfinished)
+            files.rename(unfinished, self._of(name))
+        except OSError:
+            with suppress(OSError):
+                files.delete(unfinished)  # a full storage would become fuller with each attempt
+            raise
         files.sync_directory(self._path)
 
     def delete(self, name: str) -> None:

@@ -6,12 +6,14 @@ After Flink's ``SavepointWriter``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from importlib.metadata import version
 from time import time
 from typing import Any
 
 import pyarrow as pa
 
+from flinkray.checkpoint.errors import CheckpointStorageError
 from flinkray.checkpoint.handles import (
     KeyedStateHandle,
     KeyedStatePart,
@@ -29,6 +31,7 @@ from flinkray.checkpoint.operator_state_format import write_operator_state
 from flinkray.checkpoint.state_files import StateWriter
 from flinkray.checkpoint.storage import (
     DEFAULT_INLINE_THRESHOLD,
+    delete_directory,
     savepoint_directory,
     state_writer,
     write_metadata,
@@ -162,12 +165,24 @@ class SavepointWriter:
 
         Raises:
             BootstrapError: nothing was put into it.
-            CheckpointStorageError: it cannot be written; the text names the file.
+            CheckpointStorageError: it cannot be written; the text names the file.  What was written
+                of it is removed.
         """
         if not self._operators:
             raise BootstrapError("a savepoint without any state is of no use: put some into it")
         job_id = JobID.generate()
         location = savepoint_directory(directory, job_id)
+        is_complete = False
+        try:
+            self._write(location, job_id)
+            is_complete = True
+        finally:
+            if not is_complete:
+                with suppress(CheckpointStorageError):
+                    delete_directory(location)
+        return location
+
+    def _write(self, location: str, job_id: JobID) -> None:
         writer = state_writer(location, DEFAULT_INLINE_THRESHOLD, is_savepoint=True)
         operators = tuple(
             self._written(uid, operator, writer) for uid, operator in self._operators.items()
@@ -181,7 +196,6 @@ class SavepointWriter:
             flinkray_version=version("flinkray"),
         )
         write_metadata(location, metadata)
-        return location
 
     def _written(self, uid: str, operator: _Operator, writer: StateWriter) -> CheckpointedOperator:
         keyed: tuple[KeyedStateHandle, ...] = ()

@@ -6,8 +6,10 @@ import errno
 import os
 from pathlib import Path
 
+import pyarrow.fs
 import pytest
 
+from flinkray.ha.arrow_directory import ArrowDirectory
 from flinkray.ha.directory import FileDirectory, LocalDirectory, LocalFileSystem
 
 
@@ -164,3 +166,28 @@ def test_the_system_is_told_to_make_files_and_directories_durable(
     LocalDirectory(tmp_path).write("entry", b"1")
     entry, folder = (path.stat().st_ino for path in (tmp_path / "entry", tmp_path))
     assert synced[-3:] == [tmp_path.parent.stat().st_ino, entry, folder]
+
+
+class _Full(LocalFileSystem):
+    """Writes a part, as a full one does."""
+
+    def write(self, path: str, data: bytes) -> None:
+        super().write(path, data[:1])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_write_that_fails_leaves_no_unfinished_file(tmp_path: Path) -> None:
+    LocalDirectory(tmp_path).write("entry", b"before")
+    with pytest.raises(OSError, match="No space left"):
+        FileDirectory(_Full(), str(tmp_path), "me").write("entry", b"after")
+    assert [path.name for path in tmp_path.iterdir()] == ["entry"]
+    assert LocalDirectory(tmp_path).read("entry") == b"before"
+
+
+def test_write_to_another_file_system_that_fails_leaves_no_unfinished_file(tmp_path: Path) -> None:
+    """There is a directory of the entry's name, which no file can take."""
+    (tmp_path / "entry" / "in it").mkdir(parents=True)
+    directory = ArrowDirectory(pyarrow.fs.LocalFileSystem(), str(tmp_path), tmp_path.as_uri())
+    with pytest.raises(OSError, match="entry"):
+        directory.write("entry", b"content")
+    assert [path.name for path in tmp_path.iterdir()] == ["entry"]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import resource
+import signal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from flinkray.checkpoint.errors import CheckpointStorageError
 from flinkray.checkpoint.keyed_state_format import read_keyed_state
 from flinkray.checkpoint.storage import read_metadata
 from flinkray.core.key_groups import KeyGroupRange
@@ -153,3 +157,20 @@ def test_keys_of_a_declared_type_are_in_its_key_groups(tmp_path: Path) -> None:
 def test_what_cannot_be_written_is_refused(write: Any, text: str) -> None:
     with pytest.raises(BootstrapError, match=text):
         write(SavepointWriter())
+
+
+def test_savepoint_that_cannot_be_written_leaves_no_file(tmp_path: Path) -> None:
+    """The second of two operators is too large for the storage, which is limited to what a process
+    may write into one file."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    writer = SavepointWriter().with_keyed_state("small", TOTALS, [(1, os.urandom(60_000))])
+    writer.with_keyed_state("large", TOTALS, [(1, os.urandom(400_000))])
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, before[1]))
+    try:
+        with pytest.raises(CheckpointStorageError):
+            writer.write(str(tmp_path))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
