@@ -47,10 +47,11 @@ def deserialize_keys_and_namespace(data: bytes) -> tuple[list[Any], Any]:
         found, [*namespace] = decoder.decode(keys), decoder.decode(namespaces)
         if len(namespace) > 1:
             raise ValueError(f"{len(namespace)} namespaces")
+        hash(tuple(namespace))  # what cannot be hashed is no namespace
         return [as_key(key) for key in found], namespace[0] if namespace else NO_NAMESPACE
     except StateMigrationError:
         raise
-    except (UnreadableValuesError, ValueError, TypeError) as error:
+    except (UnreadableValuesError, ValueError, TypeError, ArithmeticError) as error:
         raise MalformedKvStateError(
             f"{len(data)} bytes are no keys with a namespace: {error}"
         ) from error

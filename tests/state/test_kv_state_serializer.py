@@ -131,3 +131,16 @@ def test_a_copy_shares_nothing_that_is_written_to() -> None:
     copied = serializer.copy()
     assert copied.serialize([[1]]) == serializer.serialize([[1]])
     assert copied._writer is not serializer._writer
+
+
+@pytest.mark.parametrize("namespace", [[0, 10], {"a": 1}, ([0],)], ids=str)
+def test_namespace_that_cannot_be_hashed_is_refused(namespace: Any) -> None:
+    with pytest.raises(MalformedKvStateError, match="no keys with a namespace"):
+        deserialize_keys_and_namespace(serialize_keys_and_namespace(["k"], namespace))
+
+
+def test_number_that_is_damaged_is_refused() -> None:
+    """Of the decimal 1.2 there is left what is no number."""
+    decimal = b"\x92\x92\x90\x93\x02\xa7Decimal\x92\x00\x91\xa31.\x13\x92\x90\x92\x00\x90"
+    with pytest.raises(MalformedKvStateError, match="no keys with a namespace"):
+        deserialize_keys_and_namespace(decimal)
