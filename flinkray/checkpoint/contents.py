@@ -15,7 +15,7 @@ from flinkray.checkpoint.operator_state_format import read_operator_state_header
 from flinkray.checkpoint.state_files import open_state
 from flinkray.checkpoint.storage import metadata_path, read_metadata
 from flinkray.core.message import message
-from flinkray.state.serializers import SerializerSnapshot
+from flinkray.state.stored_forms import SerializerSnapshot
 
 
 @message

@@ -27,7 +27,6 @@ from flinkray.checkpoint.state_files import StateInput, StateOutput, check_bytes
 from flinkray.core.key_groups import KeyGroupRange
 from flinkray.core.message import message
 from flinkray.core.schema import stored
-from flinkray.state.serializers import SerializerSnapshot
 from flinkray.state.snapshots import (
     ColumnarForm,
     Payload,
@@ -37,6 +36,7 @@ from flinkray.state.snapshots import (
     SnapshotStream,
     TableForm,
 )
+from flinkray.state.stored_forms import SerializerSnapshot
 
 MAGIC = b"flinkray keyed state\n"
 VERSION = 2

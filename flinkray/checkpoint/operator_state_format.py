@@ -26,7 +26,7 @@ from flinkray.checkpoint.state_files import StateInput, StateOutput, check_bytes
 from flinkray.core.message import message
 from flinkray.core.schema import stored
 from flinkray.state.operator_state import OperatorSnapshot, OperatorStateSnapshot
-from flinkray.state.serializers import SerializerSnapshot
+from flinkray.state.stored_forms import SerializerSnapshot
 
 MAGIC = b"flinkray operator state\n"
 VERSION = 1

@@ -1,6 +1,6 @@
-"""The command line: ``flinkray run|list|info|logs|cancel|resize|savepoint|stop|query``,
-``flinkray cluster up|down|status``, ``flinkray rest``, ``flinkray data-sets list|release`` and
-``flinkray checkpoint list|show|trigger``.
+"""The command line: ``flinkray run|list|info|logs|top|cancel|resize|savepoint|stop|query``,
+``flinkray cluster up|down|status``, ``flinkray doctor``, ``flinkray rest``,
+``flinkray data-sets list|release`` and ``flinkray checkpoint list|show|trigger``.
 
 Exit codes: 0 success; 1 the job failed, or an error that is none of the following; 2 bad input
 (arguments, script, configuration, a job that is refused); 3 no cluster, or it cannot be reached;
@@ -14,6 +14,7 @@ import importlib
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
@@ -38,6 +39,9 @@ from flinkray.core.errors import (
     RpcConnectionError,
 )
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
 _LONGEST_LINE = 500
 """Characters of an error's line."""
 
@@ -46,6 +50,7 @@ COMMANDS = {
     "checkpoint": "cli_checkpoints:checkpoint",
     "cluster": "cli_cluster:cluster",
     "data-sets": "cli_data_sets:data_sets",
+    "doctor": "cli_doctor:doctor",
     "info": "cli_jobs:info",
     "list": "cli_jobs:list_jobs",
     "logs": "cli_logs:logs",
@@ -55,6 +60,7 @@ COMMANDS = {
     "run": "cli_run:run",
     "savepoint": "cli_savepoints:savepoint",
     "stop": "cli_savepoints:stop",
+    "top": "cli_top:top",
 }
 """Name -> where the command is in this package."""
 
@@ -63,6 +69,7 @@ SUMMARIES = {
     "checkpoint": "Look at checkpoints and savepoints.",
     "cluster": "Start, end and look at a cluster on a running Ray.",
     "data-sets": "List and release the persistent results that finished jobs have left.",
+    "doctor": "Check what jobs need on this machine and the nodes of Ray, and say the way out.",
     "info": "Show a job: status, records and bytes, tasks and where they run, failures.",
     "list": "List running and ended jobs.",
     "logs": "Show what a job has printed and logged, by process.",
@@ -72,6 +79,7 @@ SUMMARIES = {
     "run": "Run a program of streams, or a PySpark pipeline.",
     "savepoint": "Take a savepoint of a job, which goes on, and print where it is.",
     "stop": "Take a savepoint of a job, let it finish, and print where the savepoint is.",
+    "top": "Show records per second, busy time and back-pressure of running jobs, until Ctrl-C.",
 }
 """The first lines of their helps, which are shown without loading them."""
 
@@ -93,6 +101,17 @@ class _Commands(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(sorted(SUMMARIES.items()))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Loads no command, as help does not."""
+        from click.shell_completion import CompletionItem
+
+        commands = [
+            CompletionItem(name, help=SUMMARIES[name])
+            for name in self.list_commands(ctx)
+            if name.startswith(incomplete)
+        ]
+        return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
 
 
 @click.group(cls=_Commands, epilog="Exit codes are described in docs/cli.md.")

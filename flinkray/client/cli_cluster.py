@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from flinkray.client import cli_output
-from flinkray.client.cli_options import JSON, common, connected, pairs, running
+from flinkray.client.cli_options import JSON, common, connected, pairs, running, say
 from flinkray.client.cli_settings import note
 from flinkray.core.config import Configuration
 from flinkray.core.options import CLUSTER_ID
@@ -18,8 +18,11 @@ def cluster() -> None:
 
 @cluster.command()
 @pairs("-D", "values", help="Configuration (docs/configuration.md).")
+@JSON
 @common
-def up(values: tuple[tuple[str, str], ...], address: str | None, cluster_id: str) -> None:
+def up(
+    values: tuple[tuple[str, str], ...], as_json: bool, address: str | None, cluster_id: str
+) -> None:
     """Start a cluster; what runs already is left as it is."""
     from flinkray.client.cluster import start_cluster
     from flinkray.client.connect import open_rpc_service
@@ -27,6 +30,10 @@ def up(values: tuple[tuple[str, str], ...], address: str | None, cluster_id: str
     configuration = Configuration({**dict(values), CLUSTER_ID.key: cluster_id})
     with open_rpc_service(running(address), cluster_id) as (loop, rpc_service, runtime):
         started = loop.run(start_cluster(rpc_service, configuration))
+    if as_json:
+        up_now = {"cluster_id": cluster_id, "started": list(started)}
+        click.echo(cli_output.to_json({**up_now, "dashboard_url": runtime.dashboard_url}))
+        return
     if started:
         click.echo(f"cluster {cluster_id!r} is up: started {' and '.join(started)}")
     else:
@@ -36,8 +43,9 @@ def up(values: tuple[tuple[str, str], ...], address: str | None, cluster_id: str
 
 
 @cluster.command()
+@JSON
 @common
-def down(address: str | None, cluster_id: str) -> None:
+def down(as_json: bool, address: str | None, cluster_id: str) -> None:
     """End a cluster with all its jobs; Ray goes on."""
     from flinkray.client import ray_runtime
     from flinkray.client.cluster import stop_cluster
@@ -50,7 +58,8 @@ def down(address: str | None, cluster_id: str) -> None:
         note(f"was left and ended: {name}")
     if end.kept is not None:
         note(f"was kept: {end.kept}")
-    click.echo(f"cluster {cluster_id!r} {'is down' if was_running else 'was not running'}")
+    text = f"cluster {cluster_id!r} {'is down' if was_running else 'was not running'}"
+    say(as_json, text, {"cluster_id": cluster_id, "was_running": was_running})
 
 
 @cluster.command()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from flinkray.client import cli_output
-from flinkray.client.cli_options import JSON, common, connected
+from flinkray.client.cli_options import JSON, common, connected, say
 from flinkray.core.ids import IntermediateDataSetID
 
 
@@ -33,9 +33,12 @@ def list_data_sets(as_json: bool, address: str | None, cluster_id: str) -> None:
 
 @data_sets.command()
 @click.argument("data_set_id", type=_data_set_id, metavar="DATA_SET_ID")
+@JSON
 @common
-def release(data_set_id: IntermediateDataSetID, address: str | None, cluster_id: str) -> None:
+def release(
+    data_set_id: IntermediateDataSetID, as_json: bool, address: str | None, cluster_id: str
+) -> None:
     """Delete a persistent result; one that is gone already is fine."""
     with connected(address, cluster_id) as client:
         client.release_data_set(data_set_id)
-    click.echo(f"data set {data_set_id} is being released")
+    say(as_json, f"data set {data_set_id} is being released", {"data_set_id": data_set_id})

@@ -7,7 +7,7 @@ import time
 import click
 
 from flinkray.client import cli_output
-from flinkray.client.cli_options import JOB_ID, JSON, common, connected, job_of
+from flinkray.client.cli_options import JOB_ID, JSON, common, connected, job_of, say
 from flinkray.client.cli_settings import Settings
 
 
@@ -39,10 +39,11 @@ def info(settings: Settings, job: str, as_json: bool, address: str | None, clust
 
 @click.command()
 @JOB_ID
+@JSON
 @common
-def cancel(job: str, address: str | None, cluster_id: str) -> None:
+def cancel(job: str, as_json: bool, address: str | None, cluster_id: str) -> None:
     """Begin to cancel a job."""
     with connected(address, cluster_id) as client:
         job_id = job_of(client, job)
         client.cancel(job_id)
-    click.echo(f"job {job_id} is being cancelled")
+    say(as_json, f"job {job_id} is being cancelled", {"job_id": job_id})

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import click
 
-from flinkray.client.cli_options import JOB_ID, common, connected, job_of
+from flinkray.client import cli_output
+from flinkray.client.cli_options import JOB_ID, JSON, common, connected, job_of
 from flinkray.client.cli_settings import note
 from flinkray.core.captured_output import OUTPUT
+from flinkray.scheduler.reports.job_info import JobDetails
 
 
 @click.command()
 @JOB_ID
+@click.argument("vertex", required=False)
 @click.option(
     "--lines",
     type=click.IntRange(min=0),
@@ -19,9 +22,21 @@ from flinkray.core.captured_output import OUTPUT
     help="Of the end of each file; 0: where the files are.",
 )
 @click.option("--output", "only_output", is_flag=True, help="Only what was printed, no log lines.")
+@JSON
 @common
-def logs(job: str, lines: int, only_output: bool, address: str | None, cluster_id: str) -> None:
+def logs(
+    job: str,
+    vertex: str | None,
+    lines: int,
+    only_output: bool,
+    as_json: bool,
+    address: str | None,
+    cluster_id: str,
+) -> None:
     """Show what a job has printed and logged, by process.
+
+    With VERTEX, a name that `flinkray info` shows or its beginning, of the processes alone that
+    have run its tasks.  They may have run others of the job, too.
 
     What user code prints is in the files that end with .out, and what it logs or writes to standard
     error in those with .err.  Functions that Spark calls in its executors print into the file of
@@ -32,15 +47,39 @@ def logs(job: str, lines: int, only_output: bool, address: str | None, cluster_i
 
     with connected(address, cluster_id) as client:
         job_id = job_of(client, job)
-        client.job(job_id).status()
+        details = client.job(job_id).details()
+        executors = None if vertex is None else _executors_of(details, vertex)
         found, silent = logs_of_job(job_id, lines)
     for node in silent:
         note(f"node {node} did not answer")
     if only_output:
         found = [log for log in found if log.file.endswith(OUTPUT)]
+    if executors is not None:
+        found = [log for log in found if any(name in log.file for name in executors)]
+    if as_json:
+        click.echo(cli_output.to_json(found))
+        return
     if not found:
         note(f"job {job_id} has written nothing on the nodes that are there")
     for log in found:
         click.echo(f"==> {log.node}:{log.file} <==")
         if lines:
             click.echo(log.text, nl=not log.text.endswith("\n") and bool(log.text))
+
+
+def _executors_of(details: JobDetails, name: str) -> set[str]:
+    """Ids of the TaskExecutors, which are in the names of their files.
+
+    Raises:
+        click.UsageError: no vertex is called so, or several are.
+    """
+    named = [vertex for vertex in details.vertices if vertex.name == name]
+    found = named or [vertex for vertex in details.vertices if vertex.name.startswith(name)]
+    if len(found) != 1:
+        names = ", ".join(repr(vertex.name) for vertex in details.vertices) or "none"
+        raise click.UsageError(
+            f"the names of {len(found)} vertices begin with {name!r}; the job's vertices: {names}"
+        )
+    (vertex,) = found
+    executions = (*vertex.executions, *vertex.prior_executions)
+    return {one.location.split()[0] for one in executions if one.location}

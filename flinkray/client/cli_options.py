@@ -69,6 +69,10 @@ JOB_ID = click.argument("job", type=job_reference, metavar="JOB_ID")
 """An id, or as much of its beginning as no other job has."""
 
 
+JOB_ID_OR_ALL = click.argument("job", type=job_reference, metavar="[JOB_ID]", required=False)
+"""Of a command that is for all jobs where none is named."""
+
+
 def job_of(client: ClusterClient, reference: str) -> JobID:
     """The job that is meant; whether there is one of a whole id is not asked here.
 
@@ -88,6 +92,15 @@ def job_of(client: ClusterClient, reference: str) -> JobID:
 
 
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def say(as_json: bool, text: str, result: dict[str, object]) -> None:
+    """What a command has done: a line, or an object with the same."""
+    if as_json:
+        from flinkray.client.cli_output import to_json
+
+        text = to_json(result)
+    click.echo(text)
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from datetime import datetime
@@ -31,9 +33,9 @@ from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 
 
-def to_json(value: object) -> str:
+def to_json(value: object, indent: int | None = 2) -> str:
     """Messages as objects, ids as hex texts, enums by name, times as seconds since the epoch."""
-    return json.dumps(_plain(value), indent=2)
+    return json.dumps(_plain(value), indent=indent)
 
 
 def _plain(value: object) -> object:
@@ -67,7 +69,8 @@ def job_table(jobs: Sequence[JobOverview], now: float) -> str:
         )
         for job in jobs
     ]
-    return table(("JOB ID", "NAME", "STATUS", "STARTED", "DURATION", "TASKS"), rows)
+    header = ("JOB ID", "NAME", "STATUS", "STARTED", "DURATION", "TASKS")
+    return table(header, rows, terminal_width())
 
 
 def data_set_table(data_sets: Sequence[ClusterDataSet]) -> str:
@@ -77,7 +80,7 @@ def data_set_table(data_sets: Sequence[ClusterDataSet]) -> str:
         (str(one.data_set_id), f"{one.number_of_partitions}/{one.total_partitions}")
         for one in data_sets
     ]
-    return table(("DATA SET ID", "PARTITIONS"), rows)
+    return table(("DATA SET ID", "PARTITIONS"), rows, terminal_width())
 
 
 def job_details(details: JobDetails, now: float, *, verbose: bool = False) -> str:
@@ -132,7 +135,7 @@ def _checkpoints(
     if with_history and overview.history:
         rows = [_history_row(one) for one in overview.history]
         header = ("CHECKPOINT", "KIND", "STATUS", "TRIGGERED", "DURATION", "TASKS", "STATE", "NEW")
-        lines += [f"  {line}" for line in table(header, rows).splitlines()]
+        lines += [f"  {line}" for line in table(header, rows, _width_within()).splitlines()]
     return lines
 
 
@@ -191,7 +194,7 @@ def _flow(vertices: Sequence[VertexInfo]) -> list[str]:
         )
         for vertex in vertices
     ]
-    return table(("VERTEX", *_IO_METRICS, "COUNTED"), rows).splitlines()
+    return table(("VERTEX", *_IO_METRICS, "COUNTED"), rows, terminal_width()).splitlines()
 
 
 _IO_METRICS = ("RECORDS IN", "BYTES IN", "RECORDS OUT", "BYTES OUT", "BUSY", "BACK-PRESSURED")
@@ -239,7 +242,7 @@ def _vertex(vertex: VertexInfo, verbose: bool) -> list[str]:
     ]
     if rows:
         header = ("SUBTASK", "ATTEMPT", "STATE", "LOCATION", "EXECUTOR")
-        text = table((*header, *(_IO_METRICS if with_flow else ())), rows)
+        text = table((*header, *(_IO_METRICS if with_flow else ())), rows, _width_within())
         lines += [f"  {line}" for line in text.splitlines()]
     return lines
 
@@ -314,7 +317,10 @@ def cluster_overview(cluster_id: str, overview: ClusterOverview) -> str:
         for info in overview.task_executors
     ]
     if rows:
-        lines += ["", table(("TASK EXECUTOR", "PLACE", "FREE SLOTS", "RESOURCES"), rows)]
+        lines += [
+            "",
+            table(("TASK EXECUTOR", "PLACE", "FREE SLOTS", "RESOURCES"), rows, terminal_width()),
+        ]
     return "\n".join(lines)
 
 
@@ -327,13 +333,41 @@ def list_actors_command(cluster_id: str) -> str:
     return f"ray list actors --filter ray_namespace=flinkray-{cluster_id} --filter state=ALIVE"
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+_NARROWEST = 8
+"""Characters that a column keeps which is cut to make a table fit."""
+
+
+def terminal_width() -> int | None:
+    """None: standard output is no terminal, and nothing is cut."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def _width_within() -> int | None:
+    """Of tables that are indented by two."""
+    width = terminal_width()
+    return None if width is None else width - 2
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> str:
+    """*width*: what is wider is cut, of the widest columns first, as far as it takes and as columns
+    can be read."""
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
+    if width is not None:
+        named = zip(widths, header, strict=True)
+        least = [min(wide, max(len(name), _NARROWEST)) for wide, name in named]
+        over = sum(widths) + 2 * (len(widths) - 1) - width
+        while over > 0 and (cut := [i for i, now in enumerate(widths) if now > least[i]]):
+            widths[max(cut, key=lambda i: widths[i])] -= 1
+            over -= 1
     lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        "  ".join(_cut(cell, wide).ljust(wide) for cell, wide in zip(row, widths, strict=True))
         for row in (header, *rows)
     ]
-    return "\n".join(lines)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _cut(cell: str, width: int) -> str:
+    return cell if len(cell) <= width else f"{cell[: width - 1]}…"
 
 
 def format_time(timestamp: float) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from flinkray.client.cli_options import JOB_ID, common, connected, job_of
+from flinkray.client.cli_options import JOB_ID, JSON, common, connected, job_of
 from flinkray.client.queryable_state import QueryableStateClient
 from flinkray.core.kv_states import UnknownKeyOrNamespaceError
 from flinkray.state.interfaces import MapState, ValueState
@@ -25,8 +25,16 @@ def _key(text: str) -> Any:
 @JOB_ID
 @click.argument("name", metavar="NAME")
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True, type=_key)
+@JSON
 @common
-def query(job: str, name: str, keys: tuple[Any, ...], address: str | None, cluster_id: str) -> None:
+def query(
+    job: str,
+    name: str,
+    keys: tuple[Any, ...],
+    as_json: bool,
+    address: str | None,
+    cluster_id: str,
+) -> None:
     """Show what is stored for keys in a queryable state, a line for each.
 
     A key is a number, true, false, null, a list (for a tuple) or a quoted text as in JSON; anything
@@ -36,6 +44,11 @@ def query(job: str, name: str, keys: tuple[Any, ...], address: str | None, clust
         states = QueryableStateClient(client).get_kv_states(job_of(client, job), name, keys)
     if not any(state is not None for state in states):
         raise UnknownKeyOrNamespaceError(name)
+    if as_json:
+        contents = [None if state is None else _contents(state) for state in states]
+        entries = [{"key": key, "value": value} for key, value in zip(keys, contents, strict=True)]
+        click.echo(json.dumps(entries, indent=2, default=repr))
+        return
     for key, state in zip(keys, states, strict=True):
         click.echo(f"{key!r}: {'-' if state is None else repr(_contents(state))}")
 

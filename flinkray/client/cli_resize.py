@@ -6,7 +6,7 @@ import re
 
 import click
 
-from flinkray.client.cli_options import JOB_ID, common, connected, job_of
+from flinkray.client.cli_options import JOB_ID, JSON, common, connected, job_of, say
 
 Bounds = tuple[int, int]
 
@@ -37,10 +37,12 @@ def _wanted(text: str) -> tuple[str | None, Bounds]:
 @click.command()
 @JOB_ID
 @click.argument("wanted", nargs=-1, required=True, type=_wanted, metavar="[VERTEX=]BOUNDS ...")
+@JSON
 @common
 def resize(
     job: str,
     wanted: tuple[tuple[str | None, Bounds], ...],
+    as_json: bool,
     address: str | None,
     cluster_id: str,
 ) -> None:
@@ -66,7 +68,8 @@ def resize(
     with connected(address, cluster_id) as client:
         job_id = job_of(client, job)
         client.job(job_id).resize(bounds, others=others)
-    click.echo(f"job {job_id} goes on with {_text(bounds, others)} as soon as it has the slots")
+    text = f"job {job_id} goes on with {_text(bounds, others)} as soon as it has the slots"
+    say(as_json, text, {"job_id": job_id, "bounds": bounds, "others": others})
 
 
 def _text(bounds: dict[str, Bounds], others: Bounds | None) -> str:

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from flinkray.client.cli_options import JOB_ID, common, connected, job_of, job_reference
+from flinkray.client.cli_options import (
+    JOB_ID,
+    JSON,
+    common,
+    connected,
+    job_of,
+    job_reference,
+    say,
+)
 from flinkray.client.savepoint_locations import absolute_location
 from flinkray.core.ids import JobID
 
@@ -18,11 +26,13 @@ if TYPE_CHECKING:
 @click.argument("job", metavar="[JOB_ID]", required=False)
 @click.argument("directory", required=False)
 @click.option("--dispose", "disposed", metavar="PATH", help="Delete that savepoint.")
+@JSON
 @common
 def savepoint(
     job: str | None,
     directory: str | None,
     disposed: str | None,
+    as_json: bool,
     address: str | None,
     cluster_id: str,
 ) -> None:
@@ -38,7 +48,7 @@ def savepoint(
             raise click.UsageError("--dispose takes no job")
         with connected(address, cluster_id) as client:
             client.dispose_savepoint(disposed)
-        click.echo(f"savepoint {disposed} is deleted")
+        say(as_json, f"savepoint {disposed} is deleted", {"disposed": disposed})
         return
     if job is None:
         raise click.UsageError("name a job (flinkray list), or --dispose a savepoint")
@@ -47,16 +57,23 @@ def savepoint(
     with connected(address, cluster_id) as client:
         job_id = job_of(client, reference)
         _say_if_it_runs(client, job_id, f"taking a savepoint of job {job_id}")
-        click.echo(client.job(job_id).trigger_savepoint(directory))
+        path = client.job(job_id).trigger_savepoint(directory)
+    say(as_json, path, {"job_id": job_id, "savepoint": path})
 
 
 @click.command()
 @JOB_ID
 @click.option("--savepoint-path", "directory", metavar="DIRECTORY", help="Below which it is.")
 @click.option("--drain", is_flag=True, help="Let all windows and timers fire before.")
+@JSON
 @common
 def stop(
-    job: str, directory: str | None, drain: bool, address: str | None, cluster_id: str
+    job: str,
+    directory: str | None,
+    drain: bool,
+    as_json: bool,
+    address: str | None,
+    cluster_id: str,
 ) -> None:
     """Take a savepoint of a job, let it finish, and print where the savepoint is.
 
@@ -73,7 +90,7 @@ def stop(
         _say_if_it_runs(client, job_id, f"{how} job {job_id} with a savepoint")
         path = client.job(job_id).stop_with_savepoint(directory, drain=drain)
         click.echo(f"job {job_id} has finished", err=True)
-        click.echo(path)
+        say(as_json, path, {"job_id": job_id, "savepoint": path})
 
 
 def _say_if_it_runs(client: ClusterClient, job_id: JobID, text: str) -> None:
@@ -84,8 +101,11 @@ def _say_if_it_runs(client: ClusterClient, job_id: JobID, text: str) -> None:
 
 @click.command("trigger")
 @JOB_ID
+@JSON
 @common
-def trigger_checkpoint(job: str, address: str | None, cluster_id: str) -> None:
+def trigger_checkpoint(job: str, as_json: bool, address: str | None, cluster_id: str) -> None:
     """Take a checkpoint of a job now, and print where it is."""
     with connected(address, cluster_id) as client:
-        click.echo(client.job(job_of(client, job)).trigger_checkpoint())
+        job_id = job_of(client, job)
+        path = client.job(job_id).trigger_checkpoint()
+    say(as_json, path, {"job_id": job_id, "checkpoint": path})

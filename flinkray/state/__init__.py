@@ -2,44 +2,50 @@
 
 Descriptors say what is wanted, handles are what functions hold; below both are tables, which a
 backend keeps and sorts into key groups for snapshots.  Nothing here knows of streams.
+
+Names are loaded when they are used: clients know what there is, and need no NumPy for it.
 """
 
 from __future__ import annotations
 
-from flinkray.state.backend import KeyedStateBackend
-from flinkray.state.descriptors import (
-    AggregatingStateDescriptor,
-    ArrayStateDescriptor,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ReducingStateDescriptor,
-    StateDescriptor,
-    ValueStateDescriptor,
-)
-from flinkray.state.errors import StateError, StateMigrationError
-from flinkray.state.heap import HeapKeyedStateBackend
-from flinkray.state.interfaces import (
-    AggregatingState,
-    AppendingState,
-    ArrayState,
-    BroadcastState,
-    ListState,
-    MapState,
-    MergingState,
-    ReadOnlyBroadcastState,
-    ReducingState,
-    State,
-    ValueState,
-)
-from flinkray.state.key_context import KeyContext
-from flinkray.state.operator_state import (
-    OperatorCapture,
-    OperatorSnapshot,
-    OperatorStateBackend,
-)
-from flinkray.state.snapshots import KeyedSnapshot, StateCapture
-from flinkray.state.table import ListTable, MapTable, StateTable, ValueTable
-from flinkray.state.ttl import StateTtlConfig, StateVisibility, UpdateType
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from flinkray.state.backend import KeyedStateBackend
+    from flinkray.state.descriptors import (
+        AggregatingStateDescriptor,
+        ArrayStateDescriptor,
+        ListStateDescriptor,
+        MapStateDescriptor,
+        ReducingStateDescriptor,
+        StateDescriptor,
+        ValueStateDescriptor,
+    )
+    from flinkray.state.errors import StateError, StateMigrationError
+    from flinkray.state.heap import HeapKeyedStateBackend
+    from flinkray.state.interfaces import (
+        AggregatingState,
+        AppendingState,
+        ArrayState,
+        BroadcastState,
+        ListState,
+        MapState,
+        MergingState,
+        ReadOnlyBroadcastState,
+        ReducingState,
+        State,
+        ValueState,
+    )
+    from flinkray.state.key_context import KeyContext
+    from flinkray.state.operator_state import (
+        OperatorCapture,
+        OperatorSnapshot,
+        OperatorStateBackend,
+    )
+    from flinkray.state.snapshots import KeyedSnapshot, StateCapture
+    from flinkray.state.table import ListTable, MapTable, StateTable, ValueTable
+    from flinkray.state.ttl import StateTtlConfig, StateVisibility, UpdateType
 
 __all__ = [
     "AggregatingState",
@@ -78,3 +84,49 @@ __all__ = [
     "ValueStateDescriptor",
     "ValueTable",
 ]
+
+_MODULES = {
+    "AggregatingState": "interfaces",
+    "AggregatingStateDescriptor": "descriptors",
+    "AppendingState": "interfaces",
+    "ArrayState": "interfaces",
+    "ArrayStateDescriptor": "descriptors",
+    "BroadcastState": "interfaces",
+    "HeapKeyedStateBackend": "heap",
+    "KeyContext": "key_context",
+    "KeyedSnapshot": "snapshots",
+    "KeyedStateBackend": "backend",
+    "ListState": "interfaces",
+    "ListStateDescriptor": "descriptors",
+    "ListTable": "table",
+    "MapState": "interfaces",
+    "MapStateDescriptor": "descriptors",
+    "MapTable": "table",
+    "MergingState": "interfaces",
+    "OperatorCapture": "operator_state",
+    "OperatorSnapshot": "operator_state",
+    "OperatorStateBackend": "operator_state",
+    "ReadOnlyBroadcastState": "interfaces",
+    "ReducingState": "interfaces",
+    "ReducingStateDescriptor": "descriptors",
+    "State": "interfaces",
+    "StateCapture": "snapshots",
+    "StateDescriptor": "descriptors",
+    "StateError": "errors",
+    "StateMigrationError": "errors",
+    "StateTable": "table",
+    "StateTtlConfig": "ttl",
+    "StateVisibility": "ttl",
+    "UpdateType": "ttl",
+    "ValueState": "interfaces",
+    "ValueStateDescriptor": "descriptors",
+    "ValueTable": "table",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value

@@ -31,7 +31,6 @@ from flinkray.state.key_values import as_key, as_places
 from flinkray.state.keys import KeyGroupAssigner, KeyHash, stable_hash
 from flinkray.state.row_table import KeysOf, RowTable
 from flinkray.state.serializers import (
-    SerializerSnapshot,
     StateSerializer,
     check_key_groups,
     check_keys,
@@ -48,6 +47,7 @@ from flinkray.state.snapshots import (
     TableForm,
     TableSnapshot,
 )
+from flinkray.state.stored_forms import SerializerSnapshot
 from flinkray.state.table import ValueTable
 from flinkray.state.timer_queue import TimerQueue
 

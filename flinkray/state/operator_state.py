@@ -13,7 +13,8 @@ from flinkray.state.handles import TableListState, own_entries
 from flinkray.state.heap_tables import HeapListTable, HeapMapTable, TableCapture
 from flinkray.state.interfaces import BroadcastState, ListState
 from flinkray.state.key_context import KeyContext
-from flinkray.state.serializers import SerializerSnapshot, merged
+from flinkray.state.serializers import merged
+from flinkray.state.stored_forms import SerializerSnapshot
 from flinkray.state.table import MapTable, StateTable
 
 _ALL = None

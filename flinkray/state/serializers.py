@@ -17,15 +17,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flinkray.core.message import message
-from flinkray.core.schema import stored
 from flinkray.state.descriptors import StateDescriptor
 from flinkray.state.errors import StateMigrationError
 from flinkray.state.keys import KeyGroupAssigner
+from flinkray.state.stored_forms import SerializerSnapshot
 from flinkray.state.value_columns import ValueColumn
 from flinkray.state.value_encoding import (
     EntryChange,
-    RecordForm,
     RowChange,
     TypeChange,
     UnreadableValuesError,
@@ -39,23 +37,6 @@ from flinkray.state.value_encoding import (
 
 NAME = "columns"
 VERSION = 1
-
-
-@stored("state.SerializerSnapshot")
-@message
-class SerializerSnapshot:
-    """How a state was written: what a reader has to know of it before it reads."""
-
-    name: str
-    version: int
-    declared: str | None
-    """Type and time to live of its descriptor, as JSON."""
-    keys: tuple[RecordForm, ...] = ()
-    """Classes with fields that are in keys and namespaces."""
-    values: tuple[RecordForm, ...] = ()
-    """And in values."""
-    pickled: tuple[str, ...] = ()
-    """Types that nothing but pickle covers: they cannot be migrated."""
 
 
 class Frame(NamedTuple):

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from flinkray.core.key_groups import KeyGroupRange
-from flinkray.state.serializers import SerializerSnapshot
+from flinkray.state.stored_forms import SerializerSnapshot
 
 Payload = bytes | memoryview
 

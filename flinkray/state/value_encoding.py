@@ -34,13 +34,12 @@ import msgpack
 import numpy as np
 
 from flinkray.core import cloud_pickle
-from flinkray.core.message import message
-from flinkray.core.schema import stored
 from flinkray.core.values import own
 from flinkray.state.array_encoding import decode_array
 from flinkray.state.errors import StateError, StateMigrationError
 from flinkray.state.key_encoding import NAN, NaN
 from flinkray.state.program_classes import class_named, is_job, name_of, unpickled
+from flinkray.state.stored_forms import RecordForm
 from flinkray.state.value_columns import (
     ArrayColumn,
     EncodedColumn,
@@ -62,16 +61,6 @@ _MOST_NESTED = 48
 
 _LARGE_INTEGER = 1
 """Code of msgpack's extension type."""
-
-
-@stored("state.RecordForm")
-@message
-class RecordForm:
-    """A class as it was when values of it were stored."""
-
-    name: str
-    """``module:qualified name``, or the name that it was registered under."""
-    fields: tuple[str, ...]
 
 
 class _NotCoveredError(Exception):

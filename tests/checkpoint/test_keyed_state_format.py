@@ -49,7 +49,6 @@ from flinkray.state import (
 )
 from flinkray.state.errors import StateError
 from flinkray.state.keys import key_group_of
-from flinkray.state.serializers import SerializerSnapshot
 from flinkray.state.snapshots import (
     ColumnarSnapshot,
     Section,
@@ -59,6 +58,7 @@ from flinkray.state.snapshots import (
     SnapshotStream,
     collected,
 )
+from flinkray.state.stored_forms import SerializerSnapshot
 
 GROUPS = 16
 NAMES = ["value", "list", "map", "of windows"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import signal
 import socket
@@ -171,6 +172,65 @@ def test_help_says_of_each_command_what_the_command_itself_says() -> None:
         assert command.name == name
         said[name] = " ".join((command.help or "").split("\n\n")[0].split())
     assert said == SUMMARIES
+
+
+def test_a_client_loads_neither_numpy_nor_arrow() -> None:
+    """They would be a quarter of the time of `flinkray list`."""
+    code = (
+        "import sys, flinkray.client.connect, flinkray.client.cli_jobs; "
+        "print({'numpy', 'pyarrow', 'pandas'} & sys.modules.keys())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "set()\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [("flinkray li", ["plain,list"]), ("flinkray data-sets re", ["plain,release"])],
+)
+def test_the_shell_completes_commands(words: str, offered: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "flinkray"],
+        env={
+            **os.environ,
+            "_FLINKRAY_COMPLETE": "bash_complete",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(words.count(" ")),
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.splitlines() == offered
+
+
+@pytest.mark.parametrize(
+    ("width", "line"),
+    [
+        (None, "0123456789abcdef  0123456789"),
+        (24, "01234567890…  0123456789"),
+        (5, "0123456…  0123456…"),  # eight characters are left of each
+    ],
+)
+def test_tables_fit_the_terminal_as_far_as_they_can_be_read(width: int | None, line: str) -> None:
+    text = cli_output.table(("A", "B"), [("0123456789abcdef", "0123456789")], width)
+    assert text.splitlines()[1] == line
+
+
+def test_every_command_that_shows_something_can_show_it_as_json() -> None:
+    context = click.Context(cli, info_name="flinkray")
+    without = set()
+    for name in cli.list_commands(context):
+        command = cli.get_command(context, name)
+        assert command is not None
+        parts = command.commands.items() if isinstance(command, click.Group) else [(None, command)]
+        for part, one in parts:
+            if not any("--json" in parameter.opts for parameter in one.params):
+                without.add(name if part is None else f"{name} {part}")
+    assert without == {"rest", "run"}, "those that run until they are ended"
 
 
 def test_help_loads_none_of_the_commands() -> None:

@@ -25,8 +25,9 @@ from flinkray.state import (
 )
 from flinkray.state.key_values import as_key
 from flinkray.state.keys import KEY_KINDS, key_group_of
-from flinkray.state.serializers import SerializerSnapshot, StateSerializer
+from flinkray.state.serializers import StateSerializer
 from flinkray.state.snapshots import TableSnapshot
+from flinkray.state.stored_forms import SerializerSnapshot
 from flinkray.streaming.records.row import Row, RowKind
 from flinkray.streaming.records.typeinfo import Types
 from tests.state.every_backend import make_backend, on_every_backend

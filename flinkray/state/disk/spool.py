@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flinkray.state.disk.engine import storage_errors
-from flinkray.state.serializers import SerializerSnapshot
+from flinkray.state.stored_forms import SerializerSnapshot
 
 
 class SpooledFrames(NamedTuple):

@@ -3,32 +3,40 @@
 A process has one :class:`NetworkEnvironment`.  Its tasks write to the subpartitions of a
 :class:`ResultPartition` and read from a :class:`NetworkInputGate`; where the other end is makes no
 difference to them.
+
+Names are loaded when they are used: who only speaks of addresses needs no Arrow.
 """
 
-from flinkray.streaming.network.connection import Connection
-from flinkray.streaming.network.environment import ChannelSource, NetworkEnvironment
-from flinkray.streaming.network.errors import (
-    BatchTooLargeError,
-    ChannelError,
-    ConsumerLostError,
-    PartitionReleasedError,
-    PartitionUnavailableError,
-    ProducerLostError,
-    WireFormatError,
-)
-from flinkray.streaming.network.frames import Part
-from flinkray.streaming.network.in_flight_format import decode_elements, encode_elements
-from flinkray.streaming.network.input_gate import NetworkInputGate
-from flinkray.streaming.network.metrics import ChannelMetrics, register_input, register_output
-from flinkray.streaming.network.receiving import FrameReader
-from flinkray.streaming.network.record_writer import PartitionWriter
-from flinkray.streaming.network.result_partition import ResultPartition, Subpartition
-from flinkray.streaming.network.settings import NetworkSettings
-from flinkray.streaming.network.signal import Signal
-from flinkray.streaming.network.sockets import DataAddress
-from flinkray.streaming.network.timers import Timers
-from flinkray.streaming.network.transport import Welcome
-from flinkray.streaming.network.wire import Wire
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from flinkray.streaming.network.connection import Connection
+    from flinkray.streaming.network.environment import ChannelSource, NetworkEnvironment
+    from flinkray.streaming.network.errors import (
+        BatchTooLargeError,
+        ChannelError,
+        ConsumerLostError,
+        PartitionReleasedError,
+        PartitionUnavailableError,
+        ProducerLostError,
+        WireFormatError,
+    )
+    from flinkray.streaming.network.frames import Part
+    from flinkray.streaming.network.in_flight_format import decode_elements, encode_elements
+    from flinkray.streaming.network.input_gate import NetworkInputGate
+    from flinkray.streaming.network.metrics import ChannelMetrics, register_input, register_output
+    from flinkray.streaming.network.receiving import FrameReader
+    from flinkray.streaming.network.record_writer import PartitionWriter
+    from flinkray.streaming.network.result_partition import ResultPartition, Subpartition
+    from flinkray.streaming.network.settings import NetworkSettings
+    from flinkray.streaming.network.signal import Signal
+    from flinkray.streaming.network.sockets import DataAddress
+    from flinkray.streaming.network.timers import Timers
+    from flinkray.streaming.network.transport import Welcome
+    from flinkray.streaming.network.wire import Wire
 
 __all__ = [
     "BatchTooLargeError",
@@ -59,3 +67,41 @@ __all__ = [
     "register_input",
     "register_output",
 ]
+
+_MODULES = {
+    "BatchTooLargeError": "errors",
+    "ChannelError": "errors",
+    "ChannelMetrics": "metrics",
+    "ChannelSource": "environment",
+    "Connection": "connection",
+    "ConsumerLostError": "errors",
+    "DataAddress": "sockets",
+    "FrameReader": "receiving",
+    "NetworkEnvironment": "environment",
+    "NetworkInputGate": "input_gate",
+    "NetworkSettings": "settings",
+    "Part": "frames",
+    "PartitionReleasedError": "errors",
+    "PartitionUnavailableError": "errors",
+    "PartitionWriter": "record_writer",
+    "ProducerLostError": "errors",
+    "ResultPartition": "result_partition",
+    "Signal": "signal",
+    "Subpartition": "result_partition",
+    "Timers": "timers",
+    "Welcome": "transport",
+    "Wire": "wire",
+    "WireFormatError": "errors",
+    "decode_elements": "in_flight_format",
+    "encode_elements": "in_flight_format",
+    "register_input": "metrics",
+    "register_output": "metrics",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value

@@ -7,11 +7,11 @@ from enum import Enum
 from typing import Any
 
 from flinkray.core.values import IMMUTABLE
+from flinkray.state.stored_forms import RecordForm
 from flinkray.state.value_encoding import (
     HIDDEN,
     NAMED_ROWS,
     ROWS_BY_POSITION,
-    RecordForm,
     RecordType,
     register_record_type,
 )

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from flinkray.core.message import message
 from flinkray.core.schema import stored
-from flinkray.state.descriptors import ListStateDescriptor
-from flinkray.state.serializers import SerializerSnapshot, StateSerializer
+from flinkray.state.stored_forms import SerializerSnapshot
 
-_SERIALIZER = StateSerializer(ListStateDescriptor("source-enumerator"))
+if TYPE_CHECKING:
+    from flinkray.state.serializers import StateSerializer
+
+
+@cache
+def _serializer() -> StateSerializer:
+    """Loaded when a state is written or read: clients only know that there are such states."""
+    from flinkray.state.descriptors import ListStateDescriptor
+    from flinkray.state.serializers import StateSerializer
+
+    return StateSerializer(ListStateDescriptor("source-enumerator"))
 
 
 @stored("streaming.EnumeratorState")
@@ -24,13 +34,13 @@ class EnumeratorState:
 
 def write_enumerator_state(state: Any) -> EnumeratorState:
     """Raises StateError: it cannot be stored."""
-    writer = _SERIALIZER.writer()
+    writer = _serializer().writer()
     data = writer.write_element(state)
     return EnumeratorState(writer.snapshot(), data)
 
 
 def read_enumerator_state(stored_state: EnumeratorState) -> Any:
     """Raises StateMigrationError: it cannot be read any more; the text says what has changed."""
-    _SERIALIZER.check(stored_state.serializer)
-    ((state,),) = _SERIALIZER.read_elements([stored_state.data])
+    _serializer().check(stored_state.serializer)
+    ((state,),) = _serializer().read_elements([stored_state.data])
     return state

@@ -87,8 +87,7 @@ from flinkray.scheduler.reports.job_info import (
 from flinkray.scheduler.reports.job_settings import JobSettings
 from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
-from flinkray.state.serializers import SerializerSnapshot
-from flinkray.state.value_encoding import RecordForm
+from flinkray.state.stored_forms import RecordForm, SerializerSnapshot
 from flinkray.streaming.sources.enumerator_state import EnumeratorState
 
 JOB = JobID(b"the specimen job")

@@ -1,0 +1,63 @@
+"""Jobs one right after the other, on real Ray: how long until each one's first task runs.
+
+    python benchmarks/jobs_in_a_row.py [--jobs N]
+
+The cluster has just been started, and nobody waits for prestarted processes.  Each job has one
+task, which ends at once; the next job is submitted when its result is there.  Times are from before
+``client.submit``, by the clock of this one machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from statistics import median
+from typing import Any
+
+from _machine import facts
+
+import flinkray
+from flinkray.client import ClusterClient
+from flinkray.client.python_job import PythonJobBuilder
+from flinkray.scheduler.shared.states import ExecutionState
+
+GOAL = 3.0
+"""The slowest of all but the first, beside their median."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=10)
+    arguments = parser.parse_args()
+    for name, value in facts("ray").items():
+        print(f"{name}: {value}")
+    with flinkray.connect() as client:
+        times = [_run(client, number) for number in range(arguments.jobs)]
+    rest = times[1:]
+    ratio = max(rest) / median(rest)
+    print(f"all but the first: median {median(rest):.2f} s, slowest {max(rest):.2f} s")
+    print(f"slowest to median: {ratio:.1f} x (goal: at most {GOAL:g} x)")
+    return 0 if ratio <= GOAL else 1
+
+
+def _run(client: ClusterClient, number: int) -> float:
+    """Seconds from submission until the task runs; its result is there on return."""
+
+    def work(context: Any) -> int:
+        return number
+
+    builder = PythonJobBuilder(f"job {number}")
+    builder.add(work, name="work")
+    submitted = time.time()
+    handle = client.submit(builder.build())
+    handle.result(timeout=120)
+    (vertex,) = handle.details().vertices
+    (execution,) = vertex.executions
+    running = execution.state_timestamps[ExecutionState.RUNNING.name]
+    print(f"job {number + 1}: runs after {running - submitted:.2f} s", flush=True)
+    return running - submitted
+
+
+if __name__ == "__main__":
+    sys.exit(main())

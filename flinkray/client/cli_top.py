@@ -1,0 +1,208 @@
+"""``flinkray top``: what goes through the vertices of all running jobs, again and again."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from flinkray.client import cli_output
+from flinkray.client.cli_options import JOB_ID_OR_ALL, JSON, common, connected, job_of
+from flinkray.core.errors import JobNotFoundError
+from flinkray.core.ids import JobID, JobVertexID
+from flinkray.scheduler.reports.job_info import JobDetails, VertexInfo
+from flinkray.scheduler.shared.io_metrics import IOMetrics
+
+if TYPE_CHECKING:
+    from flinkray.client.cluster_client import ClusterClient
+
+_CLEAR = "\x1b[H\x1b[J"
+"""To the upper left corner, and nothing below it."""
+
+
+@dataclass(frozen=True)
+class VertexRates:
+    """Between two looks."""
+
+    job_id: JobID
+    job: str
+    vertex: str
+    parallelism: int
+    running: int
+    records_in: float | None
+    """Per second; None: it reads from no other vertex, or that is not known."""
+    records_out: float | None
+    busy: float | None
+    """Part of the time of its tasks, 0 to 1."""
+    back_pressured: float | None
+
+
+@dataclass(frozen=True)
+class Look:
+    """At all jobs that run."""
+
+    at: float
+    """Seconds of a monotonic clock."""
+    jobs: tuple[JobDetails, ...]
+
+
+def rates(before: Look | None, now: Look) -> list[VertexRates]:
+    """Without a look before, or where tasks began anew in between, there is only what is running.
+
+    Ended jobs are left out, which is who looks' part.
+    """
+    earlier: dict[tuple[JobID, JobVertexID], IOMetrics] = {}
+    for job in before.jobs if before is not None else ():
+        for vertex in job.vertices:
+            if vertex.io_metrics is not None:
+                earlier[job.job_id, vertex.vertex_id] = vertex.io_metrics
+    passed = now.at - before.at if before is not None else 0.0
+    return [
+        _rates(job, vertex, earlier.get((job.job_id, vertex.vertex_id)), passed)
+        for job in now.jobs
+        for vertex in job.vertices
+    ]
+
+
+def _rates(
+    job: JobDetails, vertex: VertexInfo, before: IOMetrics | None, passed: float
+) -> VertexRates:
+    now = vertex.io_metrics
+    records_in = records_out = busy = back_pressured = None
+    if before is not None and now is not None and passed > 0:
+        records_in = _per_second(before.records_in, now.records_in, passed)
+        records_out = _per_second(before.records_out, now.records_out, passed)
+        elapsed = now.elapsed_ms - before.elapsed_ms
+        if elapsed > 0:
+            busy = _part(now.busy_ms - before.busy_ms, elapsed)
+            back_pressured = _part(now.back_pressured_ms - before.back_pressured_ms, elapsed)
+    return VertexRates(
+        job.job_id,
+        job.name,
+        vertex.name,
+        vertex.parallelism,
+        vertex.tasks.get("RUNNING", 0)
+        or sum(execution.state.name == "RUNNING" for execution in vertex.executions),
+        records_in,
+        records_out,
+        busy,
+        back_pressured,
+    )
+
+
+def _per_second(before: int | None, now: int | None, passed: float) -> float | None:
+    """None, too, where it counts anew from 0."""
+    if before is None or now is None or now < before:
+        return None
+    return (now - before) / passed
+
+
+def _part(part: int, whole: int) -> float | None:
+    return min(part / whole, 1.0) if part >= 0 else None
+
+
+_HEADER = ("JOB", "VERTEX", "RUNNING", "IN/S", "OUT/S", "BUSY", "BACK-PRESSURED")
+
+
+def as_table(found: list[VertexRates], width: int | None) -> str:
+    """A line for each vertex; *width*: of the terminal."""
+    if not found:
+        return "no job is running"
+    rows = [
+        (
+            f"{one.job_id.hex()[:8]} {one.job}",
+            one.vertex,
+            f"{one.running}/{one.parallelism}",
+            _count(one.records_in),
+            _count(one.records_out),
+            _percent(one.busy),
+            _percent(one.back_pressured),
+        )
+        for one in found
+    ]
+    return cli_output.table(_HEADER, rows, width)
+
+
+def _count(number: float | None) -> str:
+    return "-" if number is None else f"{number:,.0f}"
+
+
+def _percent(part: float | None) -> str:
+    return "-" if part is None else f"{100 * part:.0f}%"
+
+
+@click.command()
+@JOB_ID_OR_ALL
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    default=2.0,
+    show_default=True,
+    help="Seconds between two looks.",
+)
+@click.option("--count", type=click.IntRange(min=1), help="So many looks.  Default: until Ctrl-C.")
+@JSON
+@common
+def top(
+    job: str | None,
+    interval: float,
+    count: int | None,
+    as_json: bool,
+    address: str | None,
+    cluster_id: str,
+) -> None:
+    """Show records per second, busy time and back-pressure of running jobs, until Ctrl-C.
+
+    A line for each vertex of the job, or of all jobs that run.  On a terminal the view is renewed
+    in its place; elsewhere one follows the other.  With --json each is one line.
+    """
+    with connected(address, cluster_id) as client:
+        job_id = None if job is None else job_of(client, job)
+        look: Look | None = None
+        done = 0
+        try:
+            while count is None or done < count:
+                before, look = look, _look(client, job_id)
+                is_live = sys.stdout.isatty() and not as_json
+                if before is not None or is_live:
+                    _show(rates(before, look), as_json=as_json, is_live=is_live)
+                    done += before is not None
+                if count is None or done < count:
+                    threading.Event().wait(interval)
+        except KeyboardInterrupt:
+            return  # which is how it is to end
+
+
+def _show(found: list[VertexRates], *, as_json: bool, is_live: bool) -> None:
+    if as_json:
+        click.echo(cli_output.to_json(found, indent=None))
+        return
+    clock = time.strftime("%H:%M:%S")
+    if not is_live:
+        click.echo(f"{clock}\n{as_table(found, None)}")
+        return
+    columns, lines = shutil.get_terminal_size()
+    shown = [f"flinkray top  {clock}  (Ctrl-C ends it)", *as_table(found, columns).splitlines()]
+    if len(shown) >= lines:
+        hidden = len(shown) - lines + 2
+        shown = [*shown[: lines - 2], f"… {hidden} more"]
+    click.echo(_CLEAR + "\n".join(shown))
+
+
+def _look(client: ClusterClient, job_id: JobID | None) -> Look:
+    """Raises JobNotFoundError: there is no such job."""
+    if job_id is not None:
+        return Look(time.monotonic(), (client.job(job_id).details(),))
+    jobs = []
+    for job in client.list_jobs():
+        if not job.status.is_terminal:
+            try:
+                jobs.append(client.job(job.job_id).details())
+            except JobNotFoundError:
+                continue  # it was forgotten meanwhile
+    return Look(time.monotonic(), tuple(jobs))
