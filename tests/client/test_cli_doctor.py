@@ -12,7 +12,7 @@ import pytest
 
 import flinkray
 from flinkray.client import node_check
-from flinkray.client.check_up import Check, State, check_of_clock, checks_of_node
+from flinkray.client.check_up import Check, Verdict, check_of_clock, checks_of_node
 from flinkray.client.storage_check import try_storage
 
 
@@ -52,7 +52,7 @@ def test_a_storage_that_takes_no_files_says_why(tmp_path: Path) -> None:
 def test_a_node_that_cannot_import_flinkray_is_told_how_to_get_it() -> None:
     said = _said(import_error="No module named 'flinkray'", executable="/usr/bin/python3")
     (check,) = checks_of_node("10.0.0.1", said, None)
-    assert check.state is State.BAD
+    assert check.state is Verdict.BAD
     assert "10.0.0.1: /usr/bin/python3 cannot import flinkray" in check.text
     assert check.way_out is not None
     assert f"/usr/bin/python3 -m pip install flinkray=={flinkray.__version__}" in check.way_out
@@ -61,36 +61,36 @@ def test_a_node_that_cannot_import_flinkray_is_told_how_to_get_it() -> None:
 def test_a_node_that_has_all_is_good() -> None:
     said = _said(shm_total=2**32, shm_free=2**31, java_error=None)
     found = list(checks_of_node("10.0.0.1", {**said, "storage_error": None}, "/data"))
-    assert {check.state for check in found} == {State.GOOD}
+    assert {check.state for check in found} == {Verdict.GOOD}
 
 
 @pytest.mark.parametrize(("total", "free"), [(2**26, 2**26), (2**32, 2**20)])
 def test_little_shared_memory_is_a_warning(total: int, free: int) -> None:
     found = list(checks_of_node("10.0.0.1", _said(shm_total=total, shm_free=free), None))
     check = _of(found, "shared memory")
-    assert check.state is State.WARNING
+    assert check.state is Verdict.WARNING
     assert check.way_out is not None
     assert "--shm-size" in check.way_out
 
 
 def test_other_versions_and_a_storage_that_fails_on_a_node_are_found() -> None:
     found = list(checks_of_node("a", _said(python="3.9.1", storage_error="OSError: no"), "/data"))
-    assert _of(found, "node").state is State.WARNING
-    assert _of(found, "storage").state is State.BAD
+    assert _of(found, "node").state is Verdict.WARNING
+    assert _of(found, "storage").state is Verdict.BAD
     assert "a: /data: OSError: no" in _of(found, "storage").text
 
 
 @pytest.mark.parametrize(
     ("there", "state", "text"),
     [
-        (11.0, State.GOOD, "like here, within 2.000 s"),
-        (12.5, State.GOOD, "like here, within 2.500 s"),
-        (19.0, State.BAD, "a is 7.0 s ahead of this machine"),
-        (4.0, State.BAD, "a is 6.0 s behind this machine"),
+        (11.0, Verdict.GOOD, "like here, within 2.000 s"),
+        (12.5, Verdict.GOOD, "like here, within 2.500 s"),
+        (19.0, Verdict.BAD, "a is 7.0 s ahead of this machine"),
+        (4.0, Verdict.BAD, "a is 6.0 s behind this machine"),
     ],
 )
 def test_a_clock_is_wrong_by_what_the_time_of_the_question_does_not_explain(
-    there: float, state: State, text: str
+    there: float, state: Verdict, text: str
 ) -> None:
     check = check_of_clock("a", 10.0, there, 12.0)
     assert check.state is state
