@@ -57,6 +57,7 @@ def test_statistics_of_all_flights_equal_those_computed_with_pandas(
     assert_same_statistics(actual, expected_statistics())
 
 
+@pytest.mark.slow  # the results themselves are compared with pandas by faster tests
 def test_two_runs_give_the_same_counts_delays_and_ranks_bit_by_bit(
     spark: SparkSession, collect: Collect
 ) -> None:

@@ -90,8 +90,9 @@ def endpoint(cluster: ThreadedCluster) -> Iterator[Served]:
 
 
 @pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    """A new one, that must not complain: not of its policy, nor of a mistake in it."""
+def page(browser: Browser, endpoint: Served) -> Iterator[Page]:
+    """A new one, gone before the endpoint is, that must not complain: not of its policy, nor of a
+    mistake in it."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page, complaints = context.new_page(), list[str]()
     page.on("pageerror", lambda error: complaints.append(str(error)))
@@ -202,6 +203,7 @@ def test_the_token_is_asked_for_and_kept_for_the_session(
         served.close()
 
 
+@pytest.mark.slow  # a connection that comes as the endpoint closes may be left to the collector
 def test_an_endpoint_that_goes_away_is_missed_and_found_again(page: Page, endpoint: Served) -> None:
     page.goto(endpoint.url)
     expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
