@@ -115,6 +115,7 @@ def run(
         _refuse_options_of_pipelines()
         if restarts is not None:
             configuration = configuration.with_values(_of_restarts(restarts))
+        _tell_of_options_after_the_program(target, arguments)
         return _run_program(target, arguments, parallelism, address, cluster_id, configuration)
     if arguments:
         raise click.UsageError("only programs (--python) take arguments")
@@ -193,6 +194,26 @@ def _refuse_options_of_pipelines() -> None:
                 f"{option} is for pipelines, and not for programs (--python): {_INSTEAD[name]}. "
                 "What is meant for the program itself comes after it."
             )
+
+
+def _tell_of_options_after_the_program(target: str, arguments: Sequence[str]) -> None:
+    """The program has them, and may know them; whoever meant this command sees why they did
+    nothing."""
+    context = click.get_current_context()
+    ours = [name for option in context.command.params for name in option.opts if name[0] == "-"]
+    meant = [given for given in arguments if any(_is_option(given, name) for name in ours)]
+    if meant:
+        note(
+            f"{', '.join(meant)}: given to {target}, as all that follows it; "
+            "options of flinkray run come before the program"
+        )
+
+
+def _is_option(given: str, name: str) -> bool:
+    """Whether an argument is this option, alone or together with its value."""
+    if name.startswith("--"):
+        return given.partition("=")[0] == name
+    return given.startswith(name)
 
 
 def _of_restarts(restarts: int) -> dict[str, str]:

@@ -84,6 +84,32 @@ def test_everything_after_a_program_is_the_programs(
     assert out.read_text() == f"3 {arguments}"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--detached"], "--detached"),
+        (["in.txt", "--name=x", "--output", "y", "-Da=b"], "--name=x, -Da=b"),
+        (["--detach", "--help", "name", "-"], None),
+    ],
+)
+def test_options_after_a_program_that_look_like_those_of_run_are_told_of(
+    cluster: ThreadedCluster,
+    program: Path,
+    tmp_path: Path,
+    arguments: list[str],
+    told: str | None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    line = ["run", "--python", str(program), str(tmp_path / "out.txt"), *arguments]
+    assert execute(line, connect=given(cluster)) == 0
+    notes = [note for note in capsys.readouterr().err.splitlines() if "given to" in note]
+    expected = (
+        f"{told}: given to {program}, as all that follows it; "
+        "options of flinkray run come before the program"
+    )
+    assert notes == ([] if told is None else [expected])
+
+
 def test_options_of_jobs_hold_for_the_jobs_of_a_program(
     cluster: ThreadedCluster, program: Path, tmp_path: Path
 ) -> None:
