@@ -690,7 +690,8 @@ interrupted = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExcepti
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ThreadedCluster]:
+def cluster(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[ThreadedCluster]:
+    caplog.set_level("INFO", "flinkray")  # the story of a test that fails
     with (
         none_left(),
         threaded_cluster(str(tmp_path / "cluster"), configuration=CONFIGURATION) as cluster,

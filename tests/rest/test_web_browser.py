@@ -164,6 +164,7 @@ def test_a_job_is_rescaled_and_cancelled(page: Page, endpoint: Served, job: str)
     open_job(page, endpoint, job)
     page.get_by_role("button", name="Rescale").click()
     dialog = page.get_by_role("dialog", name="Rescale")
+    expect(dialog.get_by_label("At most")).to_have_count(2)  # all() does not wait for them
     for field in dialog.get_by_label("At most").all():
         field.fill("1")
     dialog.get_by_role("button", name="Rescale it").click()

@@ -7,6 +7,7 @@ run; nothing that ships knows of these switches.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -88,7 +89,24 @@ class Safeguard:
 
 
 def _replace(owner: Any, name: str, replacement: object) -> Switch:
-    return lambda: patch.object(owner, name, replacement)
+    return lambda: _called_alike(owner, name, replacement)
+
+
+def _called_alike(owner: Any, name: str, replacement: object) -> Any:
+    """What cannot be called as before fails everything that runs, which is noticed, too.
+
+    Raises:
+        TypeError: The replacement lacks a parameter.
+    """
+    original = getattr(owner, name)
+    if callable(original) and callable(replacement):
+        parameters = inspect.signature(original).parameters.values()
+        positional = [
+            p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
+        named = {p.name: None for p in parameters if p.kind is p.KEYWORD_ONLY}
+        inspect.signature(replacement).bind(*positional, **named)
+    return patch.object(owner, name, replacement)
 
 
 def _nothing(*_: object, **__: object) -> None: ...
@@ -105,7 +123,7 @@ def _skip(owner: Any, name: str) -> Switch:
 
 def _around(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Switch:
     """*wrap* is given the function, and makes what is in its place."""
-    return lambda: patch.object(owner, name, wrap(getattr(owner, name)))
+    return lambda: _called_alike(owner, name, wrap(getattr(owner, name)))
 
 
 class _UnfencedLane(dispatch._Lane):
@@ -656,7 +674,7 @@ def _unregistered_at_once(_: Any) -> Any:
     return unregister
 
 
-def _tracks(gate: Any, task: Any, channels: int, recorder: Any) -> BarrierTracker:
+def _tracks(gate: Any, task: Any, channels: int, *_: Any) -> BarrierTracker:
     return BarrierTracker(gate, task, channels)
 
 

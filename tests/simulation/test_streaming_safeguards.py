@@ -8,7 +8,7 @@ from tests.simulation.safeguards import MASTERS, STREAMING, seeds_until_noticed
 
 SEEDS = 12
 NOTICED_SOON = {
-    "alignment": 228,
+    "alignment": 15,
     "durable before acknowledged": 0,
     "completed before committed": 0,
     "count of ids kept": 0,
@@ -37,7 +37,8 @@ def test_a_missing_safeguard_of_masters_is_noticed() -> None:
 
 @pytest.mark.parametrize("name", [*STREAMING.safeguards, *MASTERS.safeguards])
 def test_what_is_switched_off_is_there(name: str) -> None:
-    """A piece that was renamed or moved raises AttributeError."""
+    """A piece that was renamed or moved raises AttributeError, one that is called otherwise now
+    TypeError."""
     safeguards = {**STREAMING.safeguards, **MASTERS.safeguards}
     with safeguards[name].switched_off() as replacement:
         assert replacement is not None

@@ -85,6 +85,7 @@ def maps(pid: int) -> str:
     return Path("/proc", str(pid), "maps").read_text()
 
 
+@pytest.mark.slow  # test_spark_job has two jobs at once
 def test_two_stages_at_once_have_their_executors_in_their_own_bundles_and_leave_nothing(
     launcher: Launcher, worker_group: Groups, class_data: Path
 ) -> None:

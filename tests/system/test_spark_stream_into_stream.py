@@ -85,6 +85,7 @@ def collected(results: Iterator[int], into: list[int]) -> None:
         into.append(number)
 
 
+@pytest.mark.slow  # the other jobs of this file read alike; test_spark_table kills
 def test_each_row_counts_once_although_a_driver_and_a_task_are_killed_and_the_job_is_stopped(
     cluster: ClusterClient, tmp_path: Path
 ) -> None:
