@@ -20,6 +20,7 @@ from flinkray.actors.gateways.stream_coordinator import (
 )
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.core.ids import ExecutionGraphID, JobMasterId
+from flinkray.core.job_options import MAX_WAITING_EPOCHS
 from flinkray.core.options import JOB_MASTER_TAKEOVER_TIMEOUT
 from flinkray.rpc import EndpointSpec, FencedRpcEndpoint, RpcService
 from flinkray.scheduler.graph.job_graph import STREAM, JobGraph, JobVertex
@@ -107,6 +108,7 @@ class StreamCoordinatorProcess(CoordinatorProcess):
             beginning.restores,
             beginning.kept,
             beginning.graph_id,
+            self._services.configuration.with_values(graph.configuration).get(MAX_WAITING_EPOCHS),
         )
         return EndpointSpec(
             "StreamCoordinator",

@@ -10,6 +10,7 @@ from flinkray.checkpoint.handles import StateLocation
 from flinkray.core.blobs import BlobKey
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import ExecutionGraphID, JobID, JobMasterId, JobVertexID
+from flinkray.core.job_options import MAX_WAITING_EPOCHS
 from flinkray.core.message import message
 from flinkray.rpc import RpcGateway, ask_timeout
 from flinkray.rpc.gateway import runs_to_completion
@@ -145,6 +146,8 @@ class StreamCoordinatorArguments:
     """Of the coordinator before it, which died: what it goes on from."""
     graph_id: ExecutionGraphID | None = None
     """Of the tasks that it serves."""
+    max_waiting_epochs: int = MAX_WAITING_EPOCHS.default
+    """With so many a taker is behind."""
 
 
 @message
@@ -255,6 +258,18 @@ class StreamCoordinatorGateway(RpcGateway):
         self, job_master_id: JobMasterId, group: str, member: str, watermark: int
     ) -> int:
         """The least watermark of a group of aligned sources, of which this is one member's.
+
+        Raises:
+            CoordinatorReplacedError: it has another owner.
+        """
+
+    @abstractmethod
+    @ask_timeout(None)
+    async def await_hold(
+        self, job_master_id: JobMasterId, takers: tuple[JobVertexID, ...], known: bool | None
+    ) -> bool:
+        """Whether one of the Spark vertices is behind that take what becomes of a source, so that
+        it is not to be read.  Waits until that is something else than the task knows.
 
         Raises:
             CoordinatorReplacedError: it has another owner.

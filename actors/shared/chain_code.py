@@ -26,6 +26,9 @@ TO_CLIENT = "client"
 EPOCHS_OF = "epochs-of"
 """In the configuration of a stream invokable with committers of epochs: the Spark vertices that
 take those, by their ids between spaces."""
+HELD_BY = "held-by"
+"""Likewise, of one with a source: the Spark vertices that take epochs of what is read there.  While
+they are behind, it is not read."""
 BATCHES_OF = "batches-of"
 """Likewise, of one with a source of micro-batches: the Spark vertex that publishes those."""
 

@@ -34,6 +34,7 @@ from flinkray.actors.shared.job_master_watch import JobMasterWatch
 from flinkray.actors.shared.user_calls import call_user_code
 from flinkray.actors.stream_coordinator.printed_lines import PrintedLines
 from flinkray.actors.stream_coordinator.source_host import SourceHost
+from flinkray.actors.stream_coordinator.waiting_epochs import WaitingEpochs
 from flinkray.blob import BlobClient, BlobOwner
 from flinkray.checkpoint.handles import StateLocation
 from flinkray.checkpoint.state_files import read_bytes
@@ -48,7 +49,7 @@ from flinkray.core.errors import (
     SuppressRestartsError,
 )
 from flinkray.core.ids import JobMasterId, JobVertexID
-from flinkray.file_results import published_location, stream_execution
+from flinkray.file_results import epochs_location, published_location, stream_execution
 from flinkray.ha.entries import decode_entry, encode_entry
 from flinkray.rpc import RpcEndpoint, RpcService, TimerHandle
 from flinkray.scheduler.checkpoints.messages import CheckpointAborted, CheckpointCompleted
@@ -115,6 +116,11 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         self._graph_id = arguments.graph_id
         self._files = JobFiles(rpc_service, arguments.cluster_id)
         self._alignment = AlignmentGroups()
+        self._waiting_epochs = WaitingEpochs(
+            self,
+            arguments.max_waiting_epochs,
+            partial(epochs_location, self._storage_dir, self._job_id),
+        )
         self._attempts = dict(_attempts(arguments.kept))
         """Of source tasks, the latest that was heard of."""
         self._coordinator = arguments.coordinator
@@ -460,6 +466,12 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
     ) -> int:
         self._refuse_others(job_master_id)
         return self._alignment.report(group, member, watermark)
+
+    async def await_hold(
+        self, job_master_id: JobMasterId, takers: tuple[JobVertexID, ...], known: bool | None
+    ) -> bool:
+        self._refuse_others(job_master_id)
+        return await self._waiting_epochs.await_other_than(known, takers)
 
     async def printed(self, text: PrintedText) -> None:
         self._refuse_others(text.job_master_id)

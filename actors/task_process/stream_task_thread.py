@@ -15,6 +15,7 @@ from flinkray.actors.task_process.checkpoint_responder import TaskCheckpointResp
 from flinkray.actors.task_process.code_failure import TaskCancelledError
 from flinkray.actors.task_process.collected_results import CollectedResults
 from flinkray.actors.task_process.file_results import FileInput, FileOutput
+from flinkray.actors.task_process.hold_client import HoldClient
 from flinkray.actors.task_process.printed_lines import PrintedLinesOutput
 from flinkray.actors.task_process.restored_states import (
     StateNotReadError,
@@ -98,6 +99,8 @@ class StreamTaskContext:
     """Of a vertex without inputs."""
     alignment: AlignmentClient | None
     """Likewise."""
+    hold: HoldClient | None
+    """Likewise, where a Spark stage takes what becomes of its records."""
     results: CollectedResults
     """Where results for the client go."""
     printed: PrintedLinesOutput | None
@@ -167,6 +170,7 @@ class StreamTaskRun:
             seed=0,
             metrics=context.metrics,
             alignment=None if context.alignment is None else context.alignment.alignment,
+            hold=None if context.hold is None else context.hold.hold,
             job_id=context.job_id.hex(),
             kv_states=context.kv_states,
             configuration=context.configuration,
@@ -303,6 +307,8 @@ class StreamTaskRun:
                     context.splits.attach(loop)
                 if context.alignment is not None:
                     context.alignment.attach(loop.post)
+                if context.hold is not None:
+                    context.hold.attach(loop.post)
                 if self._gate is not None:
                     self._gate.listen(context.signal.set)
                     self._gate.request()

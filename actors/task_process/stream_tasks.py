@@ -16,7 +16,7 @@ from flinkray.actors.gateways.stream_coordinator import (
     stream_coordinator_address,
 )
 from flinkray.actors.gateways.task_process import JobPartition
-from flinkray.actors.shared.chain_code import BUFFER_TIMEOUTS, PRINTED_LINES, TO_CLIENT
+from flinkray.actors.shared.chain_code import BUFFER_TIMEOUTS, HELD_BY, PRINTED_LINES, TO_CLIENT
 from flinkray.actors.shared.produced_partitions import ProducedPartition, produced_partitions
 from flinkray.actors.task_process.alignment_client import AlignmentClient
 from flinkray.actors.task_process.channel_finder import ChannelFinder
@@ -25,6 +25,7 @@ from flinkray.actors.task_process.checkpoint_responder import TaskCheckpointResp
 from flinkray.actors.task_process.collected_results import CollectedResults
 from flinkray.actors.task_process.context import Cancellation
 from flinkray.actors.task_process.deployed_task import DeployedTask
+from flinkray.actors.task_process.hold_client import HoldClient
 from flinkray.actors.task_process.partitions import HeldPartition, ResultPartitions
 from flinkray.actors.task_process.printed_lines import PrintedLinesOutput
 from flinkray.actors.task_process.split_client import SplitClient
@@ -40,6 +41,7 @@ from flinkray.core.ids import (
     IntermediateDataSetID,
     JobID,
     JobMasterId,
+    JobVertexID,
     ResultPartitionID,
 )
 from flinkray.core.job_options import CHECKPOINTING_INLINE_THRESHOLD
@@ -281,6 +283,7 @@ class StreamTaskResources:
         )
         self.checkpoint_orders = TaskCheckpointOrders(self._responder, self._on_loop, self._splits)
         self._alignment = None if self._splits is None else self._alignment_client()
+        self._hold = self._hold_client()
         self._results: CollectedResults | None = None
         self._printed = self._printed_lines()
         self._place: CollectorPlace | None = None
@@ -333,6 +336,18 @@ class StreamTaskResources:
             alignment_name(deployed.vertex.vertex_id, deployed.task.subtask_index),
         )
 
+    def _hold_client(self) -> HoldClient | None:
+        deployed = self._deployed
+        named = deployed.vertex.invokable.configuration.get(HELD_BY)
+        if named is None:
+            return None
+        return HoldClient(
+            self._endpoint.rpc_service,
+            stream_coordinator_address(deployed.job.job_id, deployed.coordinator_owner),
+            deployed.coordinator_owner,
+            tuple(JobVertexID.from_hex(taker) for taker in named.split()),
+        )
+
     def _printed_lines(self) -> PrintedLinesOutput | None:
         """None: what is printed goes to the log, or nothing is."""
         deployed = self._deployed
@@ -372,6 +387,7 @@ class StreamTaskResources:
             self._file_outputs,
             self._splits,
             self._alignment,
+            self._hold,
             self._results,
             self._printed,
             self._signal,
@@ -447,6 +463,8 @@ class StreamTaskResources:
             self._splits.close()
         if self._alignment is not None:
             self._alignment.close()
+        if self._hold is not None:
+            self._hold.close()
         if self._announcing is not None:
             self._announcing.cancel()
         if self._results is not None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
 
 from flinkray.actors.shared.chain_code import (
     BATCHES_OF,
     BUFFER_TIMEOUTS,
     EPOCHS_OF,
+    HELD_BY,
     PRINTED_LINES,
     TO_LOG,
     dump_chains,
@@ -37,7 +38,7 @@ from flinkray.scheduler.graph.validation import validate
 from flinkray.scheduler.graph.vertex_operator import VertexOperator
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.program.chain_plan import ChainPlan, plan_chain, ways_out
-from flinkray.streaming.program.graph import Chain, StreamEdge, StreamGraph
+from flinkray.streaming.program.graph import Chain, StreamEdge, StreamGraph, StreamNode
 from flinkray.streaming.sinks.committer_operator import CommitterOperator
 from flinkray.streaming.sinks.result_files import ResultFilesOperator
 from flinkray.streaming.sinks.simple import PrintOperator
@@ -140,9 +141,12 @@ def _vertex(
     configuration = {BUFFER_TIMEOUTS: " ".join(map(str, timeouts))}
     if any(isinstance(node.operator, PrintOperator) for node in chain.nodes):
         configuration[PRINTED_LINES] = TO_LOG
-    epochs_of = " ".join(map(str, _takers_of_epochs(chain)))
+    epochs_of = " ".join(map(str, _takers_of_epochs(chain.nodes)))
     if epochs_of:
         configuration[EPOCHS_OF] = epochs_of
+    held_by = " ".join(map(str, _takers_of_source(graph, chain)))
+    if held_by:
+        configuration[HELD_BY] = held_by
     head = chain.head.operator
     if isinstance(head, SourceOperator) and isinstance(head.source, SparkStreamSource):
         configuration[BATCHES_OF] = str(head.source.vertex_id)
@@ -171,11 +175,23 @@ def _vertex(
     )
 
 
-def _takers_of_epochs(chain: Chain) -> Iterator[JobVertexID]:
-    for node in chain.nodes:
+def _takers_of_epochs(nodes: Iterable[StreamNode]) -> Iterator[JobVertexID]:
+    for node in nodes:
         operator = node.operator
         if isinstance(operator, CommitterOperator) and isinstance(operator.sink, SparkEpochSink):
             yield operator.sink.vertex_id
+
+
+def _takers_of_source(graph: StreamGraph, chain: Chain) -> Iterator[JobVertexID]:
+    """Those that take epochs of what the chain's source reads.  Not of what Spark makes of it, and
+    another source reads: that one waits, and then Spark does.  In batch mode nothing is published
+    before all is read."""
+    if chain.head.inputs or graph.batch:
+        return
+    source = chain.head
+    yield from _takers_of_epochs(
+        node for node in graph.nodes if any(it is source for it in graph.upstream_of(node))
+    )
 
 
 def _written_files(chain: Chain) -> Iterator[IntermediateDataSet]:

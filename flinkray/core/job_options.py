@@ -190,6 +190,14 @@ ROCKSDB_DECODED = ConfigOption(
     "About how much each subtask of an operator may use for values that are kept decoded, and for "
     "changes that are not written yet.",
 )
+MAX_WAITING_EPOCHS = ConfigOption(
+    "execution.spark.max-waiting-epochs",
+    integer(minimum=1),
+    16,
+    "With so many epochs of a stream that Spark has not taken yet (to_spark, through_spark), the "
+    "sources of that stream are not read until there are fewer. Checkpoints are taken meanwhile; "
+    "an epoch is what has come to the sink between two of them, if anything has.",
+)
 SCHEDULER = ConfigOption(
     "jobmanager.scheduler",
     name_of("DEFAULT", "ADAPTIVE"),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -99,9 +99,15 @@ class Epochs:
         """Whether all epochs are published; to be asked before :meth:`published`."""
         return self._directory.read_json(_ended(execution)) is not None
 
+    def waiting(self) -> int:
+        """How many are published, and nobody is done with them."""
+        names = self._names()
+        done = max(_numbers(_DONE, names), default=-1)
+        return sum(number > done for number in _numbers(_EPOCH, names))
+
     def published(self, after: int) -> list[Epoch]:
         """Those whose ids are above *after*, in order."""
-        ids = sorted(int(match[1]) for name in self._names() if (match := _EPOCH.fullmatch(name)))
+        ids = sorted(_numbers(_EPOCH, self._names()))
         return [epoch for i in ids if i > after and (epoch := self._epoch(i)) is not None]
 
     def _epoch(self, checkpoint_id: int) -> Epoch | None:
@@ -120,25 +126,23 @@ class Epochs:
         # Each in a file of its own: one who does not know yet that another has taken over cannot
         # set back how far that has come.
         self._directory.write_json(
-            f"_done-{done.checkpoint_id:020d}.json", {"version": _VERSION, "rows": done.rows}
+            _done(done.checkpoint_id), {"version": _VERSION, "rows": done.rows}
         )
         return done
 
     def last_done(self) -> EpochsDone:
         """How far they are done with."""
-        ids = [int(match[1]) for name in self._names() if (match := _DONE.fullmatch(name))]
-        last = max(ids, default=-1)
+        last = max(_numbers(_DONE, self._names()), default=-1)
         if last < 0:
             return EpochsDone()
-        content = self._directory.read_json(f"_done-{last:020d}.json")
+        content = self._directory.read_json(_done(last))
         return self.last_done() if content is None else EpochsDone(last, content["rows"])
 
     def forget(self, done: EpochsDone) -> None:
         """Delete the notes before that one, which nobody needs any more."""
-        for name in self._names():
-            match = _DONE.fullmatch(name)
-            if match is not None and int(match[1]) < done.checkpoint_id:
-                self._delete(name)
+        for number in _numbers(_DONE, self._names()):
+            if number < done.checkpoint_id:
+                self._delete(_done(number))
 
     # --- for who writes again ---------------------------------------------------------------------
 
@@ -162,6 +166,14 @@ class Epochs:
             self._directory.files.delete_file(f"{self._directory.path}/{name}")
         except FileNotFoundError:
             return
+
+
+def _numbers(kind: re.Pattern[str], names: Iterable[str]) -> list[int]:
+    return [int(match[1]) for name in names if (match := kind.fullmatch(name))]
+
+
+def _done(checkpoint_id: int) -> str:
+    return f"_done-{checkpoint_id:020d}.json"
 
 
 def _ended(execution: str) -> str:

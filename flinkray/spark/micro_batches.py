@@ -202,6 +202,7 @@ class EpochsToBatches(EpochTaker):
 
     def __init__(self, location: str, execution: str, stopping: threading.Event) -> None:
         self._batches = PublishedBatches(location)
+        self.location = self._batches.location
         self._execution = execution
         self._stopping = stopping
         self._batch_id = 0

@@ -15,20 +15,27 @@ JSON of a list of attempts, each a list of steps; the last attempt's steps serve
 ``pause <s>``          s seconds pass
 ``wait``               nothing more happens until the driver is stopped
 =====================  =========================================================================
+
+A stage that takes the epochs of a stream has no script: its function is called as Spark's driver
+would call it, with an Arrow table in place of a DataFrame, and returns one if a stream reads it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Sequence
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import JobMasterId
 from flinkray.file_results import (
+    Epoch,
     FileResultLostError,
+    PublishedBatches,
     ResultDirectory,
     ResultWriter,
     read_batches,
@@ -41,14 +48,16 @@ from flinkray.scheduler.job.coordinator_events import (
     SparkExecutors,
 )
 from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress, SparkResult
+from flinkray.spark.epochs import EpochHandOver, EpochTaker, WritesItself, handed_over_before
 from flinkray.spark.gateway import (
     CoordinatorListenerGateway,
     SparkDriverGateway,
     SparkStageDescriptor,
 )
 from flinkray.spark.inputs import missing_of
-from flinkray.spark.result import input_failure, system_failure
-from flinkray.spark.user_code import fetch_code
+from flinkray.spark.micro_batches import EpochsToBatches, gone_through_before
+from flinkray.spark.result import input_failure, system_failure, user_failure
+from flinkray.spark.user_code import fetch_code, load_function
 
 SCRIPTED_SPARK_DRIVER = "flinkray.testing.scripted_spark_driver:create_scripted_spark_driver"
 
@@ -83,8 +92,7 @@ class ScriptedSparkDriver(FencedRpcEndpoint[JobMasterId], SparkDriverGateway):
         listener: CoordinatorListenerGateway,
     ) -> None:
         super().__init__(rpc_service, "sparkdriver", descriptor.job_master_id)
-        attempts = json.loads(code)
-        self._steps: list[str] = attempts[min(descriptor.attempt_number, len(attempts) - 1)]
+        self._code = code
         self._descriptor = descriptor
         self._listener = listener
         self._rpc_service = rpc_service
@@ -105,11 +113,40 @@ class ScriptedSparkDriver(FencedRpcEndpoint[JobMasterId], SparkDriverGateway):
 
     async def _follow(self) -> None:
         try:
-            await self._follow_script()
+            if self._descriptor.epochs_location is None:
+                await self._follow_script()
+            else:
+                await self._hand_epochs_over(self._descriptor.epochs_location)
         except (FileResultLostError, OSError) as error:
             await self._tell(await self._rpc_service.run_blocking(self._failure, error))
         except FlinkRayError as error:
             self._listener_terminated(str(error))
+
+    async def _hand_epochs_over(self, location: str) -> None:
+        stopping = threading.Event()
+        await self._tell(SparkExecutors(self._executors()))
+        work = self._rpc_service.run_blocking(self._hand_over, location, stopping)
+        working = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait([working])
+        finally:
+            stopping.set()
+        error = working.exception()
+        await self._tell(working.result() if error is None else user_failure(error))
+
+    def _hand_over(self, location: str, stopping: threading.Event) -> SparkResult:
+        stage = self._descriptor
+        execution, published = stage.stream_execution, stage.published_location
+        taker: EpochTaker = WritesItself()
+        if published is None:
+            result = handed_over_before(location, execution)
+        else:
+            result = gone_through_before(location, published, execution)
+            taker = _TablesToBatches(published, execution, stopping)
+        if result is not None:
+            return result
+        hand_over = EpochHandOver(location, execution, taker)
+        return hand_over.run(_table, load_function(self._code), stopping)
 
     def _read(self) -> list[str]:
         inputs = self._descriptor.inputs
@@ -132,7 +169,9 @@ class ScriptedSparkDriver(FencedRpcEndpoint[JobMasterId], SparkDriverGateway):
         return system_failure(type(error).__name__, str(error), error)
 
     async def _follow_script(self) -> None:
-        for step in self._steps:
+        attempts = json.loads(self._code)
+        steps: list[str] = attempts[min(self._descriptor.attempt_number, len(attempts) - 1)]
+        for step in steps:
             verb, _, argument = step.partition(" ")
             if verb == "register":
                 await self._tell(SparkExecutors(self._executors()))
@@ -175,3 +214,19 @@ class ScriptedSparkDriver(FencedRpcEndpoint[JobMasterId], SparkDriverGateway):
             for index in range(self._descriptor.parallelism)
             if index != without
         )
+
+
+class _TablesToBatches(EpochsToBatches):
+    """Of Arrow tables instead of DataFrames."""
+
+    def take(self, returned: object, epoch: Epoch) -> None:
+        assert isinstance(returned, pa.Table)
+        batches = PublishedBatches(self.location)
+        batches.begin(str(returned.schema))
+        self.wait_for_room()
+        written = batches.write(0, returned.schema, returned.to_batches())
+        self.publish((written,) if written.rows else (), epoch)
+
+
+def _table(*paths: str) -> pa.Table:
+    return pa.concat_tables(pq.read_table(path) for path in paths)

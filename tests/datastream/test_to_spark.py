@@ -8,9 +8,14 @@ from typing import Any
 import pytest
 
 import flinkray
-from flinkray.actors.shared.chain_code import EPOCHS_OF
+from flinkray.actors.shared.chain_code import EPOCHS_OF, HELD_BY
 from flinkray.core.errors import ConfigurationError
-from flinkray.datastream import Configuration, StreamExecutionEnvironment, Types
+from flinkray.datastream import (
+    Configuration,
+    RuntimeExecutionMode,
+    StreamExecutionEnvironment,
+    Types,
+)
 from flinkray.scheduler.graph.job_graph import SPARK, STREAM, JobGraph
 from flinkray.scheduler.graph.validation import validate
 from flinkray.spark.gateway import EPOCHS, RESULT_KIND
@@ -56,6 +61,41 @@ def test_a_program_may_read_dataframes_and_hand_others_over() -> None:
     env.from_spark(lambda spark: spark.range(3), source_name="in").to_spark(into_nothing, "out")
     names = [v.name for v in job_of(env).vertices if v.invokable.kind == SPARK]
     assert names == ["Spark: in", "Spark: out"]
+
+
+def held_by(env: StreamExecutionEnvironment) -> dict[str, set[str]]:
+    """By the names of sources and stages."""
+    job = job_of(env)
+    names = {str(vertex.vertex_id): vertex.name for vertex in job.vertices}
+    settings = {v.name: v.invokable.configuration for v in job.vertices if not v.inputs}
+    return {
+        name.partition(" ->")[0]: {names[one] for one in of_source[HELD_BY].split()}
+        for name, of_source in settings.items()
+        if HELD_BY in of_source
+    }
+
+
+def test_sources_are_held_by_the_stages_that_take_what_becomes_of_them() -> None:
+    """Not by one behind another stage: that one waits itself, and holds them then."""
+    env = StreamExecutionEnvironment().set_parallelism(2)
+    first, second = (
+        env.from_collection([1], Types.LONG()).name(name).rebalance() for name in ("1st", "2nd")
+    )
+    env.from_collection([1], Types.LONG()).name("free").print()
+    through = first.union(second).through_spark(lambda rows, _: rows, name="through")
+    through.union(second).to_spark(into_nothing, "out")
+    second.to_spark(into_nothing, "other")
+    assert held_by(env) == {
+        "1st": {"Spark: through"},
+        "2nd": {"Spark: through", "Spark: out", "Spark: other"},
+        "Source: through": {"Spark: out"},
+    }
+
+
+def test_in_batch_mode_nothing_waits_before_all_is_read() -> None:
+    env = StreamExecutionEnvironment().set_runtime_mode(RuntimeExecutionMode.BATCH)
+    env.from_sequence(1, 9).to_spark(into_nothing)
+    assert held_by(env) == {}
 
 
 def test_checkpoints_are_aligned_whatever_the_cluster_says() -> None:

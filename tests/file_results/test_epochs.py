@@ -116,3 +116,16 @@ def test_the_end_of_an_execution_that_is_over_leaves_that_of_the_next_one(epochs
     epochs.end(second)
     epochs.end(first)
     assert epochs.is_ended(second)
+
+
+def test_those_wait_that_nobody_is_done_with(epochs: Epochs) -> None:
+    assert epochs.waiting() == 0
+    for checkpoint_id in (2, 3, 7):
+        epochs.publish(checkpoint_id, [part(epochs, 1)])
+    assert epochs.waiting() == 3
+    first, second, _ = epochs.published(-1)
+    done = epochs.note_done(second, epochs.note_done(first, EpochsDone()))
+    assert epochs.waiting() == 1
+    epochs.forget(done)
+    epochs.delete(done)
+    assert epochs.waiting() == 1

@@ -31,6 +31,7 @@ from flinkray.streaming.functions.metrics import MetricGroup
 from flinkray.streaming.functions.output_tag import OutputTag
 from flinkray.streaming.functions.runtime_context import RuntimeContext
 from flinkray.streaming.records.elements import Barrier, Block, Columns
+from flinkray.streaming.sources.source_hold import SourceHold
 from flinkray.streaming.time.time_service import ProcessingTimeService
 from flinkray.streaming.time.turn import Portion, Turn
 from flinkray.streaming.time.watermark_alignment import TaskAlignment
@@ -132,6 +133,8 @@ class OperatorContext:
     metrics: MetricGroup = field(default_factory=MetricGroup)
     alignment: TaskAlignment | None = None
     """Of tasks that read a source."""
+    hold: SourceHold | None = None
+    """Of those whose sinks may be too far behind."""
     make_keyed_state: KeyedStateBackendFactory = backends.DEFAULT
     publish: Callable[[KeyedStateBackend, StateDescriptor, StateTable], None] | None = None
     """Is told of queryable states; None: nobody queries."""
@@ -146,6 +149,14 @@ class OperatorContext:
     def own(self) -> Callable[[Any], Any]:
         """What results of user code go through, so that nobody else can change them."""
         return _shared if self.object_reuse else own
+
+    @property
+    def source_waits(self) -> bool:
+        """The task's source has to wait for other sources, or for those that take what becomes of
+        its records."""
+        if self.hold is not None and self.hold.is_held:
+            return True
+        return self.alignment is not None and self.alignment.paused
 
     @property
     def task_name(self) -> str:

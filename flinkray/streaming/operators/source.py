@@ -75,9 +75,8 @@ class SourceOperator(StreamOperator):
 
     @property
     def paused(self) -> bool:
-        """It has to wait for other sources (watermark alignment)."""
-        alignment = self.context.alignment
-        return alignment is not None and alignment.paused
+        """It has to wait for other sources (watermark alignment), or for those behind it."""
+        return self.context.source_waits
 
     def open(self) -> None:
         context = self.context

@@ -160,12 +160,12 @@ class TimestampsAndWatermarksOperator(StreamOperator):
     def _update_all(self) -> None:
         timeout = self._strategy.idle_timeout
         now = self.context.time_service.now()
-        alignment = self.context.alignment
+        waits = self.context.source_waits
         for time in self._times.values():
             time.generator.on_periodic_emit(time.output)
             if timeout is None:
                 continue
-            if alignment is not None and alignment.paused:
+            if waits:
                 time.last_activity = now  # a source that has to wait is not idle
             elif now - time.last_activity >= timeout:
                 time.output.mark_idle()

@@ -21,6 +21,7 @@ from flinkray.streaming.program.chain_plan import ChainPlan, PlannedOperator, Pl
 from flinkray.streaming.program.graph import StreamEdge
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.partitioners import StreamPartitioner
+from flinkray.streaming.sources.source_hold import SourceHold
 from flinkray.streaming.time.time_service import ProcessingTimeService
 from flinkray.streaming.time.turn import Turn
 from flinkray.streaming.time.watermark_alignment import TaskAlignment
@@ -107,6 +108,7 @@ class ChainBuilder:
         job_id: str = "",
         kv_states: TaskKvStateRegistry | None = None,
         configuration: Configuration | None = None,
+        hold: SourceHold | None = None,
     ) -> None:
         self._plan = plan
         self._copy_of = copy_of
@@ -119,6 +121,7 @@ class ChainBuilder:
         self._seed = seed
         self._metrics = metrics
         self._alignment = alignment
+        self._hold = hold
         self._job_id = job_id
         self._kv_states = kv_states
         own = configuration or Configuration()
@@ -180,6 +183,7 @@ class ChainBuilder:
             cached_files=self._plan.cached_files,
             metrics=self._metrics.add_group(f"{planned.name}.{self._subtask}"),
             alignment=self._alignment,
+            hold=self._hold,
             publish=None if kv_states is None else partial(kv_states.publish, planned.operator_id),
             turn=self.turn,
             is_head=is_head,

@@ -9,6 +9,7 @@ __all__ = [
     "reader",
     "result_files",
     "source",
+    "source_hold",
     "source_progress",
     "spark",
     "spark_stream",

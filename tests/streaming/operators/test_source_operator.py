@@ -28,7 +28,8 @@ from flinkray.streaming.records.elements import (
     WatermarkStatus,
 )
 from flinkray.streaming.sources.collection import Slice
-from flinkray.streaming.sources.source import END_OF_INPUT, Boundedness
+from flinkray.streaming.sources.source import END_OF_INPUT, NOTHING_NOW, Boundedness
+from flinkray.streaming.sources.source_hold import SourceHold
 from flinkray.testing.operator_harness import OperatorHarness, Record
 from tests.streaming.operators.contract import columns, failure, unlike_five
 
@@ -67,8 +68,8 @@ class BatchesReader(SequentialReader[int]):
         return 0
 
 
-def run(operator: SourceOperator) -> OperatorHarness:
-    h = OperatorHarness(operator, auto_watermark_interval=50)
+def run(operator: SourceOperator, hold: SourceHold | None = None) -> OperatorHarness:
+    h = OperatorHarness(operator, auto_watermark_interval=50, hold=hold)
     operator.reader.add_splits([0])
     operator.reader.notify_no_more_splits()
     return h
@@ -124,6 +125,47 @@ def test_batch_mode_has_only_the_last_watermark() -> None:
     h.processing_time(500)
     h.finish()
     assert h.output() == [Record(3, 3), Record(8, 8), Watermark(MAX_TIMESTAMP)]
+
+
+def test_a_source_is_not_read_while_it_is_held_and_begins_so() -> None:
+    hold = SourceHold()
+    operator = SourceOperator(Batches(Block([3]), Block([8])))
+    h = run(operator, hold)
+    assert operator.emit_next() is NOTHING_NOW
+    hold.tell(False)
+    assert operator.emit_next() == 1
+    hold.tell(True)
+    assert operator.emit_next() is NOTHING_NOW
+    assert h.values() == [3]
+    hold.tell(False)
+    assert operator.emit_next() == 1
+    assert operator.emit_next() is END_OF_INPUT
+
+
+def test_the_rest_of_a_batch_comes_out_of_a_held_source() -> None:
+    """No checkpoint could begin before."""
+    hold = SourceHold()
+    hold.tell(False)
+    operator = SourceOperator(Batches(Block([3, 8])))
+    h = run(operator, hold)
+    operator.emit_next(1)
+    hold.tell(True)
+    assert operator.has_rest
+    assert operator.emit_next(1) == 1
+    assert h.values() == [3, 8]
+
+
+def test_a_held_source_does_not_turn_idle() -> None:
+    """Windows would go on without what it has still to read."""
+    hold = SourceHold()
+    strategy = BY_VALUE.with_idleness(Duration.of_millis(100))
+    operator = SourceOperator(Batches(Block([3])), strategy=strategy)
+    h = run(operator, hold)
+    h.processing_time(150)
+    assert h.output() == []
+    hold.tell(False)
+    h.processing_time(300)
+    assert h.output() == [WatermarkStatus(True)]
 
 
 def test_strategy_is_part_of_the_source_and_so_are_its_settings() -> None:

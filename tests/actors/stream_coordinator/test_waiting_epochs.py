@@ -1,0 +1,137 @@
+"""The coordinator of a stream tells its sources to wait for Spark, by what is in storage."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from flinkray.actors.gateways import JobMasterGateway
+from flinkray.actors.gateways.stream_coordinator import (
+    CoordinatorReplacedError,
+    StreamCoordinatorArguments,
+    StreamCoordinatorGateway,
+    stream_coordinator_process,
+)
+from flinkray.core.ids import JobID, JobMasterId, JobVertexID
+from flinkray.file_results import Epochs, epochs_location
+from flinkray.rpc import EndpointSpec, LocalRpcService
+from flinkray.scheduler.job.coordinator_events import CoordinatorID, CoordinatorKind
+from flinkray.scheduler.shared.states import JobStatus
+from flinkray.testing import TestingGateway
+
+JOB, MASTER = JobID(b"j" * 16), JobMasterId(b"m" * 16)
+ONE, OTHER = JobVertexID(b"1" * 16), JobVertexID(b"2" * 16)
+MOST = 2
+
+
+class Spark:
+    """What waits for a stage."""
+
+    def __init__(self, storage: Path, vertex_id: JobVertexID) -> None:
+        self._epochs = Epochs(epochs_location(str(storage), JOB, vertex_id))
+        self._last = 0
+
+    def publish(self) -> None:
+        self._last += 1
+        self._epochs.publish(self._last, [])
+
+    def take(self) -> None:
+        done = self._epochs.last_done()
+        self._epochs.note_done(self._epochs.published(done.checkpoint_id)[0], done)
+
+
+@pytest.fixture
+async def coordinator(tmp_path: Path) -> StreamCoordinatorGateway:
+    service = LocalRpcService("coordinator")
+    master = (
+        TestingGateway(JobMasterGateway, MASTER)
+        .on(JobMasterGateway.request_job_status)
+        .returning(JobStatus.RUNNING)
+    )
+    arguments = StreamCoordinatorArguments(
+        "cluster",
+        JOB,
+        MASTER,
+        MASTER,
+        CoordinatorID(CoordinatorKind.SOURCE_ENUMERATORS, None, 0),
+        master.start(service, "jobmaster").address,
+        (),
+        storage_dir=str(tmp_path),
+        max_waiting_epochs=MOST,
+    )
+    spec = EndpointSpec(
+        "StreamCoordinator",
+        stream_coordinator_process(JOB, MASTER),
+        "flinkray.actors.stream_coordinator.endpoint:create_stream_coordinator",
+        arguments,
+    )
+    return await service.connect(await service.spawn(spec), StreamCoordinatorGateway)
+
+
+def unreadable(storage: Path) -> Path:
+    """A file where epochs would be."""
+    location = Path(epochs_location(str(storage), JOB, ONE))
+    location.parent.mkdir(parents=True)
+    location.touch()
+    return location
+
+
+async def told(
+    coordinator: StreamCoordinatorGateway, known: bool | None, *takers: JobVertexID
+) -> bool:
+    return await asyncio.wait_for(coordinator.await_hold(MASTER, takers, known), 60)
+
+
+async def test_sources_are_held_until_there_are_fewer(
+    coordinator: StreamCoordinatorGateway, tmp_path: Path
+) -> None:
+    spark = Spark(tmp_path, ONE)
+    assert not await told(coordinator, None, ONE)
+    for _ in range(MOST):
+        spark.publish()
+    assert await told(coordinator, False, ONE)
+    spark.take()
+    assert not await told(coordinator, True, ONE)
+    await coordinator.stop(MASTER)
+
+
+async def test_any_of_several_stages_holds_its_sources(
+    coordinator: StreamCoordinatorGateway, tmp_path: Path
+) -> None:
+    one, other = Spark(tmp_path, ONE), Spark(tmp_path, OTHER)
+    for _ in range(MOST):
+        other.publish()
+    assert await told(coordinator, None, ONE, OTHER)
+    assert not await told(coordinator, None, ONE)
+    for _ in range(MOST):
+        one.publish()
+    assert await told(coordinator, False, ONE)
+    other.take()
+    assert not await told(coordinator, None, OTHER) or not await told(coordinator, True, OTHER)
+    assert await told(coordinator, None, ONE, OTHER)
+    one.take()
+    assert not await told(coordinator, True, ONE, OTHER)
+    await coordinator.stop(MASTER)
+
+
+async def test_storage_that_fails_for_a_while_is_asked_again(
+    coordinator: StreamCoordinatorGateway, tmp_path: Path
+) -> None:
+    location = unreadable(tmp_path)
+    asking = asyncio.ensure_future(told(coordinator, None, ONE))
+    assert not await told(coordinator, None, OTHER)
+    assert not asking.done()
+    os.remove(location)
+    assert not await asking
+    await coordinator.stop(MASTER)
+
+
+async def test_tasks_of_another_job_master_are_refused(
+    coordinator: StreamCoordinatorGateway,
+) -> None:
+    with pytest.raises(CoordinatorReplacedError):
+        await coordinator.await_hold(JobMasterId(b"o" * 16), (ONE,), None)
+    await coordinator.stop(MASTER)
