@@ -67,6 +67,7 @@ from flinkray.scheduler.elastic.parallelism import bounds_for
 from flinkray.scheduler.graph.job_graph import JobGraph, ParallelismBounds, ParallelismRange
 from flinkray.scheduler.graph.validation import validate
 from flinkray.scheduler.reports.job_info import (
+    ClusterNumbers,
     ClusterOverview,
     ExceptionEntry,
     JobDetails,
@@ -378,6 +379,9 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
 
     async def dispose_savepoint(self, path: str) -> None:
         await self._snapshots.dispose(path)
+
+    async def request_cluster_numbers(self) -> ClusterNumbers:
+        return await (await self._services.connect_to_resource_manager()).request_cluster_numbers()
 
     async def request_cluster_overview(self) -> ClusterOverview:
         manager = await self._services.connect_to_resource_manager()

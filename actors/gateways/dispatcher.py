@@ -23,6 +23,7 @@ from flinkray.rpc.gateway import (
 from flinkray.rpc.liveness.registration import RegistrationFailure, RegistrationRejection
 from flinkray.scheduler.graph.job_graph import JobGraph, ParallelismBounds, ParallelismRange
 from flinkray.scheduler.reports.job_info import (
+    ClusterNumbers,
     ClusterOverview,
     ExceptionEntry,
     JobDetails,
@@ -151,6 +152,10 @@ class DispatcherGateway(FencedRpcGateway):
     @abstractmethod
     async def release_cluster_data_set(self, data_set_id: IntermediateDataSetID) -> None:
         """Have all TaskExecutors release what they have of it.  Idempotent."""
+
+    @abstractmethod
+    async def request_cluster_numbers(self) -> ClusterNumbers:
+        """How many TaskExecutors and slots there are."""
 
     @abstractmethod
     async def request_cluster_overview(self) -> ClusterOverview: ...

@@ -26,7 +26,7 @@ from flinkray.rpc.gateway import (
     runs_to_completion,
 )
 from flinkray.rpc.liveness.registration import RegistrationFailure, RegistrationRejection
-from flinkray.scheduler.reports.job_info import ClusterOverview
+from flinkray.scheduler.reports.job_info import ClusterNumbers, ClusterOverview
 from flinkray.scheduler.resources.blocklist import BlockedNode
 from flinkray.scheduler.resources.cluster_partitions import ClusterDataSet, ClusterPartitionReport
 from flinkray.scheduler.shared.slots import (
@@ -129,6 +129,9 @@ class ResourceManagerGateway(FencedRpcGateway):
     async def heartbeat_from_job_master(
         self, job_id: JobID, job_master_id: JobMasterId
     ) -> None: ...
+
+    @abstractmethod
+    async def request_cluster_numbers(self) -> ClusterNumbers: ...
 
     @abstractmethod
     async def request_resource_overview(self) -> ClusterOverview:

@@ -60,7 +60,7 @@ from flinkray.rpc import (
     RpcEndpoint,
     RpcService,
 )
-from flinkray.scheduler.reports.job_info import ClusterOverview, TaskExecutorInfo
+from flinkray.scheduler.reports.job_info import ClusterNumbers, ClusterOverview, TaskExecutorInfo
 from flinkray.scheduler.resources.blocklist import BlockedNode
 from flinkray.scheduler.resources.cluster_partitions import (
     ClusterDataSet,
@@ -184,10 +184,10 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
         await self._services.high_availability.close()
 
     def _metrics(self) -> Iterator[MetricSample]:
-        workers = self._slots.task_executors()
+        slots_total, slots_available = self._slots.numbers_of_slots()
         values = {
-            "taskSlotsTotal": sum(worker.number_of_slots for worker in workers),
-            "taskSlotsAvailable": sum(worker.free_slots for worker in workers),
+            "taskSlotsTotal": slots_total,
+            "taskSlotsAvailable": slots_available,
             "numRegisteredTaskManagers": len(self._members.task_executors),
             "numJobsShortOfSlots": self._slots.jobs_short_of_slots,
         }
@@ -467,6 +467,13 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
         return job_master
 
     # --- clients ----------------------------------------------------------------------------------
+
+    async def request_cluster_numbers(self) -> ClusterNumbers:
+        return ClusterNumbers(
+            flinkray.__version__,
+            len(self._members.task_executors),
+            *self._slots.numbers_of_slots(),
+        )
 
     async def request_resource_overview(self) -> ClusterOverview:
         workers = self._slots.task_executors()

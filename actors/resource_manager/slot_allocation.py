@@ -253,6 +253,10 @@ class SlotAllocation(WorkerEvents):
         """Those that have sent a slot report."""
         return self._slot_manager.task_executors()
 
+    def numbers_of_slots(self) -> tuple[int, int]:
+        """Of those: all slots, and the free ones."""
+        return self._slot_manager.numbers_of_slots()
+
     @property
     def jobs_short_of_slots(self) -> int:
         """How many jobs wait for slots that the cluster does not have."""

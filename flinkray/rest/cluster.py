@@ -10,7 +10,12 @@ from typing import Any, Protocol, TypeVar
 from flinkray.actors.gateways import DispatcherGateway
 from flinkray.core.errors import JobNotFoundError
 from flinkray.core.ids import JobID
-from flinkray.scheduler.reports.job_info import ClusterOverview, JobDetails, JobOverview
+from flinkray.scheduler.reports.job_info import (
+    ClusterNumbers,
+    ClusterOverview,
+    JobDetails,
+    JobOverview,
+)
 from flinkray.scheduler.reports.job_settings import JobSettings
 
 T = TypeVar("T")
@@ -106,7 +111,17 @@ class ClusterView:
         """Not shared with others."""
         return await self.cluster.ask(question, call, self.timeout)
 
+    async def numbers(self) -> ClusterNumbers:
+        async def fetch() -> ClusterNumbers:
+            return await self.ask(
+                "get the numbers of the cluster", lambda it: it.request_cluster_numbers()
+            )
+
+        return await self._looks.look("numbers", fetch)
+
     async def overview(self) -> ClusterOverview:
+        """With each TaskExecutor, of which there may be thousands."""
+
         async def fetch() -> ClusterOverview:
             return await self.ask(
                 "get the overview of the cluster", lambda it: it.request_cluster_overview()
@@ -115,8 +130,7 @@ class ClusterView:
         return await self._looks.look("overview", fetch)
 
     async def jobs(self) -> tuple[JobOverview, ...]:
-        """Oldest first.  An overview of the cluster has them, too: each costs a question to every
-        JobMaster, and a dashboard looks at both."""
+        """Oldest first.  An overview of the cluster has them, too."""
         overview: ClusterOverview | None = self._looks.answer_to("overview")
         if overview is not None:
             return overview.jobs

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import flinkray
 from flinkray.core.ids import JobID
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.reports.job_info import ClusterOverview, TaskExecutorInfo
+from flinkray.scheduler.reports.job_info import (
+    ClusterNumbers,
+    ClusterOverview,
+    JobOverview,
+    TaskExecutorInfo,
+)
 from flinkray.scheduler.shared.states import JobStatus
 
 _UNKNOWN = -1
@@ -33,11 +39,11 @@ def dashboard_configuration(refresh_interval: float) -> dict[str, Any]:
     }
 
 
-def overview(cluster: ClusterOverview) -> dict[str, Any]:
-    counts = Counter(job.status for job in cluster.jobs)
+def overview(cluster: ClusterNumbers, jobs: Iterable[JobOverview]) -> dict[str, Any]:
+    counts = Counter(job.status for job in jobs)
     ended = (JobStatus.FINISHED, JobStatus.CANCELED, JobStatus.FAILED)
     return {
-        "taskmanagers": len(cluster.task_executors),
+        "taskmanagers": cluster.task_executors,
         "slots-total": cluster.slots_total,
         "slots-available": cluster.slots_available,
         "jobs-running": sum(counts.values()) - sum(counts[status] for status in ended),

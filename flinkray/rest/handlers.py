@@ -113,7 +113,8 @@ class Handlers:
         return Answer(cluster_json.dashboard_configuration(self._refresh_interval))
 
     async def overview(self, request: web.Request) -> Answer:
-        return Answer(cluster_json.overview(await self._cluster.overview()))
+        numbers, jobs = await asyncio.gather(self._cluster.numbers(), self._cluster.jobs())
+        return Answer(cluster_json.overview(numbers, jobs))
 
     async def shut_down(self, request: web.Request) -> Answer:
         await self._cluster.cluster.ask(

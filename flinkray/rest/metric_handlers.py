@@ -45,7 +45,8 @@ class MetricHandlers:
     # --- the cluster ------------------------------------------------------------------------------
 
     async def of_masters(self, request: web.Request) -> Answer:
-        values = metrics_json.of_masters(await self._cluster.overview())
+        numbers, jobs = await asyncio.gather(self._cluster.numbers(), self._cluster.jobs())
+        values = metrics_json.of_masters(numbers, jobs)
         return Answer(metrics_json.listed(values, _names(request)))
 
     async def of_task_managers(self, request: web.Request) -> Answer:

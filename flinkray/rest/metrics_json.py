@@ -9,7 +9,7 @@ from typing import Any
 
 from flinkray.rest.measurements import JobLook, Measured
 from flinkray.rest.times import milliseconds
-from flinkray.scheduler.reports.job_info import ClusterOverview, JobDetails, VertexInfo
+from flinkray.scheduler.reports.job_info import ClusterNumbers, JobDetails, JobOverview, VertexInfo
 from flinkray.scheduler.shared.states import JobStatus
 
 Values = Mapping[str, float | str]
@@ -139,10 +139,10 @@ def of_job(job: JobDetails, now: float) -> dict[str, float | str]:
     return values
 
 
-def of_masters(cluster: ClusterOverview) -> dict[str, float]:
+def of_masters(cluster: ClusterNumbers, jobs: Iterable[JobOverview]) -> dict[str, float]:
     return {
-        "numRegisteredTaskManagers": len(cluster.task_executors),
-        "numRunningJobs": sum(not job.status.is_globally_terminal for job in cluster.jobs),
+        "numRegisteredTaskManagers": cluster.task_executors,
+        "numRunningJobs": sum(not job.status.is_globally_terminal for job in jobs),
         "taskSlotsAvailable": cluster.slots_available,
         "taskSlotsTotal": cluster.slots_total,
     }

@@ -260,8 +260,20 @@ class MasterInfo:
 
 
 @message
+class ClusterNumbers:
+    """What is said of the TaskExecutors without naming any: of the same size however many there
+    are."""
+
+    version: str
+    task_executors: int
+    slots_total: int
+    slots_available: int
+
+
+@message
 class ClusterOverview:
-    """The cluster in a few numbers."""
+    """The cluster with each of its TaskExecutors; who wants no more than how many there are asks
+    for :class:`ClusterNumbers`."""
 
     version: str
     task_executors: tuple[TaskExecutorInfo, ...]

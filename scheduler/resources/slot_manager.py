@@ -349,6 +349,14 @@ class SlotManager:
         """The registered TaskExecutors, oldest first."""
         return tuple(map(task_executor_info, self._tracker.workers.values()))
 
+    def numbers_of_slots(self) -> tuple[int, int]:
+        """All slots of the registered TaskExecutors, and the free ones of them."""
+        total = free = 0
+        for worker in self._tracker.workers.values():
+            total += worker.number_of_slots
+            free += worker.number_static - worker.used_static
+        return total, free
+
     def story_of(self, resource_id: ResourceID) -> str:
         """What has happened to a TaskExecutor and its slots, a line per event."""
         worker = self._tracker.workers.get(resource_id)

@@ -181,6 +181,11 @@ class Worker:
         return self.used_static == 0 and not self.dynamic
 
     @property
+    def number_of_slots(self) -> int:
+        """With the dynamic ones, none of which is free."""
+        return self.number_static + len(self.dynamic)
+
+    @property
     def free_profile(self) -> ResourceProfile:
         """What no slot that is requested or allocated takes."""
         free = self.total_profile.reduced_by(self.slot_profile.times(self.used_static))

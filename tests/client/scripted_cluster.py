@@ -50,6 +50,7 @@ from flinkray.scheduler.graph.job_graph import (
     ParallelismRange,
 )
 from flinkray.scheduler.reports.job_info import (
+    ClusterNumbers,
     ClusterOverview,
     ExceptionEntry,
     JobDetails,
@@ -244,6 +245,9 @@ class ScriptedDispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
     async def release_cluster_data_set(self, data_set_id: IntermediateDataSetID) -> None:
         if data_set_id in self._world.data_sets:
             self._world.data_sets.remove(data_set_id)
+
+    async def request_cluster_numbers(self) -> ClusterNumbers:
+        return ClusterNumbers("0.1.0", 0, 0, 0)
 
     async def request_cluster_overview(self) -> ClusterOverview:
         profile = ResourceProfile(2.0, 2**30)

@@ -55,6 +55,7 @@ EXCEPTIONS: dict[str, str] = {
             "request_job_settings",
             "request_job_result",
             "list_cluster_data_sets",
+            "request_cluster_numbers",
             "request_cluster_overview",
             "request_kv_state_location",
         )
@@ -121,6 +122,7 @@ EXCEPTIONS: dict[str, str] = {
         for name in (
             "request_blocked_nodes",
             "list_cluster_data_sets",
+            "request_cluster_numbers",
             "request_resource_overview",
         )
     },

@@ -122,7 +122,7 @@ def test_an_answer_waits_for_no_other(cluster: ThreadedCluster) -> None:
     with served(cluster, blocked) as ask, ThreadPoolExecutor() as threads:
         waiting = threads.submit(ask, "GET", "/jobs")
         blocked.is_asked.wait(10)
-        assert ask("GET", "/overview").status == 200
+        assert ask("GET", "/taskmanagers").status == 200
         assert not waiting.done()
         blocked.go_on()
         assert waiting.result(10).status == 200
@@ -166,10 +166,21 @@ def test_what_many_look_at_is_written_once() -> None:
 def test_who_has_seen_the_cluster_has_seen_its_jobs(cluster: ThreadedCluster) -> None:
     counting = Counting(cluster)
     with served(cluster, counting) as ask:
+        ask.get("/taskmanagers")
         found = ask.get("/overview")
         jobs = ask.get("/jobs")["jobs"]
     assert found["jobs-finished"] == sum(job["status"] == "FINISHED" for job in jobs)
-    assert counting.questions == ["get the overview of the cluster"]
+    whole, numbers = "get the overview of the cluster", "get the numbers of the cluster"
+    assert counting.questions == [whole, numbers]
+
+
+def test_a_dashboard_does_not_ask_for_each_task_executor(cluster: ThreadedCluster) -> None:
+    counting = Counting(cluster)
+    with served(cluster, counting) as ask:
+        ask.get("/overview")
+        ask.get("/jobs/overview")
+        ask.get("/jobmanager/metrics?get=taskSlotsTotal")
+    assert sorted(counting.questions) == ["get the numbers of the cluster", "list the jobs"]
 
 
 @on_virtual_time

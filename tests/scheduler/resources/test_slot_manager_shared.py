@@ -227,6 +227,20 @@ def test_report_turns_a_free_slot_into_an_allocated_one(manager: SlotManager) ->
     assert info.jobs == (JOB, OTHER_JOB)
 
 
+def test_slots_are_counted_as_they_are_listed(manager: SlotManager) -> None:
+    """Static and dynamic ones; free, asked for and allocated."""
+    seen = [manager.numbers_of_slots()]
+    manager.set_requirements(requirements((SMALL, 1)), 0.0)
+    confirm(manager, start_worker(manager, 1))
+    seen.append(manager.numbers_of_slots())
+    tiny = ResourceProfile(0.25, GIB // 4)
+    manager.set_requirements(requirements((SMALL, 1), (tiny, 1)), 3.0)
+    (info,) = manager.task_executors()
+    seen.append(manager.numbers_of_slots())
+    assert seen == [(0, 0), (2, 1), (3, 1)]
+    assert (info.number_of_slots, info.free_slots) == seen[-1]
+
+
 def test_refused_slot_of_a_worker_that_has_no_other_is_asked_for_again_later(
     manager: SlotManager,
 ) -> None:
