@@ -40,6 +40,7 @@ METADATA = "_metadata"
 SHARED = "shared"
 _CHECKPOINT = "chk-"
 _SAVEPOINT = "savepoint-"
+_NO_DIRECTORY = "there is no such directory"
 
 DEFAULT_INLINE_THRESHOLD = CHECKPOINTING_INLINE_THRESHOLD.default
 
@@ -217,7 +218,7 @@ def _not_there(directory: str, path: str) -> CheckpointNotFoundError | Incomplet
     with storage_errors(directory, "read"):
         is_there, names = files.is_directory(directory), files.names(directory)
     if not is_there:
-        return CheckpointNotFoundError(directory, "there is no such directory")
+        return CheckpointNotFoundError(directory, _NO_DIRECTORY)
     inside = find_checkpoints(directory)
     if inside:
         return CheckpointNotFoundError(
@@ -234,6 +235,15 @@ def _not_there(directory: str, path: str) -> CheckpointNotFoundError | Incomplet
         "there is no such file: the checkpoint was never completed, or is being deleted; restore "
         f"another one ({len(names)} other files are there)",
     )
+
+
+def check_is_directory(location: str) -> None:
+    """Raises CheckpointNotFoundError: there is no such directory, be it without a checkpoint."""
+    directory = locations.normal(location)
+    with storage_errors(directory, "read"):
+        is_there = files_at(directory).is_directory(directory)
+    if not is_there:
+        raise CheckpointNotFoundError(directory, _NO_DIRECTORY)
 
 
 def find_checkpoints(directory: str) -> list[str]:

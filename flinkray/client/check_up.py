@@ -24,7 +24,7 @@ from flinkray.client.storage_check import try_storage
 from flinkray.core.config import Configuration
 from flinkray.core.errors import UnsupportedEnvironmentError
 from flinkray.core.high_availability_options import ZOOKEEPER_QUORUM
-from flinkray.core.options import STORAGE_DIR
+from flinkray.core.options import CLUSTER_ID, STORAGE_DIR
 from flinkray.core.resources import format_memory_size
 from flinkray.rpc.ray.directory import RayDirectory
 from flinkray.spark.environment import RAYDP, STANDALONE, check_environment, find_java
@@ -60,11 +60,15 @@ class Check:
     way_out: str | None = None
 
 
-def check_up(address: str | None, cluster_id: str) -> Iterator[Check]:
-    """Each check as it is done.  Joins Ray meanwhile."""
+def check_up(address: str, cluster_id: str) -> Iterator[Check]:
+    """Each check as it is done.  Joins Ray meanwhile.
+
+    Raises:
+        ConfigurationError: no Ray can have this address, or no cluster this id.
+    """
+    Configuration({CLUSTER_ID.key: cluster_id})
     yield Check("flinkray", Verdict.GOOD, f"{flinkray.__version__}, Python {_python()}")
     yield from _of_spark()
-    address = address or ray_runtime.address_from_environment() or "auto"
     try:
         ray_runtime.join_ray(address, ray_runtime.cluster_namespace(cluster_id))
     except ClusterNotFoundError as error:

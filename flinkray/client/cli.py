@@ -10,6 +10,7 @@ Results go to standard output; progress, notes and errors to standard error.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import sys
 import traceback
@@ -97,6 +98,16 @@ class _Commands(click.Group):
         command = getattr(importlib.import_module(f"{__package__}.{module}"), name)
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            near = difflib.get_close_matches(name, COMMANDS, n=1)
+            meant = "".join(f" Did you mean {command!r}?" for command in near)
+            ctx.fail(f"No such command {name!r}.{meant}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

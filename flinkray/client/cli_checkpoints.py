@@ -13,10 +13,11 @@ from flinkray.checkpoint.contents import (
     StateContents,
     describe_checkpoint,
 )
-from flinkray.checkpoint.storage import find_checkpoints
+from flinkray.checkpoint.storage import check_is_directory, find_checkpoints
 from flinkray.client import cli_output
-from flinkray.client.cli_options import JSON
+from flinkray.client.cli_options import JSON, VERBOSE
 from flinkray.client.cli_savepoints import trigger_checkpoint
+from flinkray.client.savepoint_locations import absolute_location
 from flinkray.core.resources import format_memory_size
 
 
@@ -31,12 +32,16 @@ checkpoint.add_command(trigger_checkpoint)
 @checkpoint.command("list")
 @click.argument("directory")
 @JSON
+@VERBOSE
 def list_checkpoints(directory: str, as_json: bool) -> None:
     """List the complete checkpoints and savepoints in DIRECTORY, oldest first.
 
     DIRECTORY is that of a job, of several jobs, or of savepoints; a path or a URI.
     """
+    directory = absolute_location(directory)
     found = find_checkpoints(directory)
+    if not found:
+        check_is_directory(directory)
     if as_json:
         click.echo(cli_output.to_json(found))
     else:
@@ -46,12 +51,13 @@ def list_checkpoints(directory: str, as_json: bool) -> None:
 @checkpoint.command()
 @click.argument("path")
 @JSON
+@VERBOSE
 def show(path: str, as_json: bool) -> None:
     """Show the operators of a checkpoint or savepoint, with states, types, sizes and key groups.
 
     PATH is its directory or its metadata file; a path or a URI.
     """
-    contents = describe_checkpoint(path)
+    contents = describe_checkpoint(absolute_location(path))
     click.echo(cli_output.to_json(contents) if as_json else _text(contents))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from flinkray.client import cli_output
-from flinkray.client.cli_options import JSON, common, connected, pairs, running, say
+from flinkray.client.cli_options import JSON, common, connected, running, say, settings
 from flinkray.client.cli_settings import note
 from flinkray.core.config import Configuration
 from flinkray.core.options import CLUSTER_ID
@@ -17,7 +17,7 @@ def cluster() -> None:
 
 
 @cluster.command()
-@pairs("-D", "values", help="Configuration (docs/configuration.md).")
+@settings("Configuration (docs/configuration.md).")
 @JSON
 @common
 def up(

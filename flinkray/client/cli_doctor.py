@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from flinkray.client import cli_output
-from flinkray.client.cli_options import JSON, common
+from flinkray.client.cli_options import JSON, common, running
 from flinkray.client.cli_settings import FAILED, note
 
 
@@ -28,7 +28,7 @@ def doctor(as_json: bool, address: str | None, cluster_id: str) -> int:
         Verdict.BAD: "FAILED",
         Verdict.LEFT_OUT: "-",
     }
-    for check in check_up(address, cluster_id):
+    for check in check_up(running(address), cluster_id):
         found.append(check)
         if not as_json:
             click.echo(f"{marks[check.state]:<8} {check.subject:<20} {check.text}")

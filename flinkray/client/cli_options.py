@@ -26,21 +26,20 @@ def _set_verbose(context: click.Context, parameter: click.Parameter, value: bool
         context.find_object(Settings).verbose = True  # type: ignore[union-attr]
 
 
+VERBOSE = click.option(
+    "--verbose", is_flag=True, expose_value=False, callback=_set_verbose, help="Show tracebacks."
+)
+
+
 def common(command: F) -> F:
-    """The options that every command has."""
+    """The options that every command has which speaks with a cluster."""
     options = (
         click.option(
             "--address",
             help="Ray: auto, host:port, ray://host:port or local.  Default: $RAY_ADDRESS.",
         ),
         click.option("--cluster-id", default=CLUSTER_ID.default, show_default=True),
-        click.option(
-            "--verbose",
-            is_flag=True,
-            expose_value=False,
-            callback=_set_verbose,
-            help="Show tracebacks.",
-        ),
+        VERBOSE,
     )
     for option in reversed(options):
         command = option(command)
@@ -110,9 +109,23 @@ def _pair(text: str) -> tuple[str, str]:
     return key, value
 
 
-def pairs(*names: str, help: str) -> Callable[[F], F]:
+def _setting(text: str) -> tuple[str, str]:
+    key, value = _pair(text)
+    if key == CLUSTER_ID.key:
+        raise click.BadParameter(f"the cluster is named by --cluster-id, not by {key}")
+    return key, value
+
+
+def pairs(
+    *names: str, help: str, kind: Callable[[str], tuple[str, str]] = _pair
+) -> Callable[[F], F]:
     """An option that may be given several times, each time with a key and its value."""
-    return click.option(*names, multiple=True, type=_pair, metavar="KEY=VALUE", help=help)
+    return click.option(*names, multiple=True, type=kind, metavar="KEY=VALUE", help=help)
+
+
+def settings(help: str) -> Callable[[F], F]:
+    """The option for values of the configuration, ``values``."""
+    return pairs("-D", "values", help=help, kind=_setting)
 
 
 def connect(

@@ -15,10 +15,20 @@ from flinkray.state.interfaces import MapState, ValueState
 
 def _key(text: str) -> Any:
     try:
-        key = json.loads(text)
+        return _hashable(json.loads(text))
     except ValueError:
         return text
-    return tuple(key) if isinstance(key, list) else key
+    except RecursionError as error:
+        raise click.BadParameter("it is nested too deeply for a key") from error
+
+
+def _hashable(key: Any) -> Any:
+    """Lists within lists are tuples within tuples."""
+    if isinstance(key, list):
+        return tuple(map(_hashable, key))
+    if isinstance(key, dict):
+        raise click.BadParameter("an object of JSON cannot be a key; quote it if it is a text")
+    return key
 
 
 @click.command()

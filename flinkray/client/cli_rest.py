@@ -6,7 +6,7 @@ import threading
 
 import click
 
-from flinkray.client.cli_options import common, connected, pairs
+from flinkray.client.cli_options import common, connected, settings
 from flinkray.core.config import Configuration
 from flinkray.core.rest_options import REST_BIND_ADDRESS, REST_BIND_PORT
 
@@ -16,7 +16,7 @@ from flinkray.core.rest_options import REST_BIND_ADDRESS, REST_BIND_PORT
 @click.option(
     "--port", help=f"A port, or a range of which the first free one is taken; {REST_BIND_PORT.key}."
 )
-@pairs("-D", "values", help="Configuration (docs/configuration.md).")
+@settings("Configuration (docs/configuration.md).")
 @common
 def rest(
     host: str | None,
@@ -30,9 +30,9 @@ def rest(
 
     given = {REST_BIND_ADDRESS.key: host, REST_BIND_PORT.key: port}
     options = {key: value for key, value in given.items() if value is not None}
-    settings = RestSettings.of(Configuration({**dict(values), **options}))
+    rest_settings = RestSettings.of(Configuration({**dict(values), **options}))
     with connected(address, cluster_id) as client:
-        server = RestServer(client.dispatcher, settings)
+        server = RestServer(client.dispatcher, rest_settings)
         client.run(server.start())
         try:
             click.echo(f"cluster {cluster_id!r} is served at {server.url} (Ctrl-C ends it)")

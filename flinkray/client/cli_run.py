@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from flinkray.client import cli_output
 from flinkray.client.attached_run import LeftRunning, ProgressDisplay, run_attached
-from flinkray.client.cli_options import common, connect, pairs
+from flinkray.client.cli_options import common, connect, pairs, settings
 from flinkray.client.cli_settings import FAILED, INTERRUPTED, note
 from flinkray.client.pipeline_loader import load_pipeline
 from flinkray.client.savepoint_locations import absolute_location
@@ -74,7 +74,7 @@ class _RunCommand(click.Command):
     help="Drop state in the savepoint that no operator of the program has.",
 )
 @pairs("--spark-conf", help="A Spark property of a pipeline.")
-@pairs("-D", "values", help="Configuration of job, client, and a cluster that is started.")
+@settings("Configuration of job, client, and a cluster that is started.")
 @common
 def run(
     target: str,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import sys
 import threading
@@ -21,6 +22,8 @@ from flinkray.scheduler.shared.io_metrics import IOMetrics
 if TYPE_CHECKING:
     from flinkray.client.cluster_client import ClusterClient
 
+_SHORTEST_INTERVAL, _LONGEST_INTERVAL = 0.1, 86400.0
+"""Seconds."""
 _CLEAR = "\x1b[H\x1b[J"
 """To the upper left corner, and nothing below it."""
 
@@ -136,11 +139,24 @@ def _percent(part: float | None) -> str:
     return "-" if part is None else f"{100 * part:.0f}%"
 
 
+def _interval(text: str) -> float:
+    """Raises click.BadParameter: it is no number, or nobody can wait so long."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not _SHORTEST_INTERVAL <= seconds <= _LONGEST_INTERVAL:
+        raise click.BadParameter(
+            f"{text!r} is no number from {_SHORTEST_INTERVAL:g} to {_LONGEST_INTERVAL:g}"
+        )
+    return seconds
+
+
 @click.command()
 @JOB_ID_OR_ALL
 @click.option(
     "--interval",
-    type=click.FloatRange(min=0.1),
+    type=_interval,
     default=2.0,
     show_default=True,
     help="Seconds between two looks.",

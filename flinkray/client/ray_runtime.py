@@ -53,6 +53,8 @@ RAY_CLIENT = "ray://"
 _DISPATCHER = re.compile(r"Dispatcher(-\d+)?")
 """Names of the processes that lead as Dispatchers, or wait to."""
 _CLUSTER = b"cluster"
+_HOST_AND_PORT = re.compile(r"(?:\[(?P<ipv6>[^\[\]]+)\]|(?P<host>[^\[\]/]+)):(?P<port>[0-9]{1,5})")
+_HIGHEST_PORT = 65535
 _CONNECT_TIMEOUT = 5.0
 """Seconds for a TCP connection, before Ray is asked to join: Ray itself tries for minutes."""
 
@@ -239,8 +241,7 @@ def join_ray(address: str, namespace: str) -> RayRuntime:
         _check_reachable(address.removeprefix(RAY_CLIENT), "its Ray Client server (10001")
     else:
         _check_reachable(address)
-    if not address.startswith(RAY_CLIENT):
-        _check_answers(address)
+    _check_answers(address)
     try:
         context = ray.init(
             address=address,
@@ -419,15 +420,16 @@ def _is_reachable(address: str) -> bool:
 
 
 def _check_reachable(address: str, what: str = "the head's GCS (6379") -> None:
-    host, separator, port = address.rpartition(":")
-    if "://" in address or not separator or not host or not port.isdigit():
+    match = _HOST_AND_PORT.fullmatch(address)
+    if match is None or int(match["port"]) > _HIGHEST_PORT:
         raise ConfigurationError(
             f"not an address of a Ray cluster: {address!r} (write 'auto', 'local' or 'host:port' "
             "of its head, or 'ray://host:port' of its Ray Client server)"
         )
+    place = match["ipv6"] or match["host"], int(match["port"])
     try:
-        socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT).close()
-    except (OSError, OverflowError) as error:
+        socket.create_connection(place, timeout=_CONNECT_TIMEOUT).close()
+    except (OSError, UnicodeError) as error:  # the latter of names that no host can have
         raise ClusterNotFoundError(
             f"nothing answers at the Ray address {address}: {error}. Is the port that "
             f"of {what} as a rule)?"
@@ -436,7 +438,7 @@ def _check_reachable(address: str, what: str = "the head's GCS (6379") -> None:
 
 def _check_answers(address: str) -> None:
     """Ray itself tries for a minute to speak with a head that hangs, and then ends the process."""
-    channel = init_grpc_channel(address, GLOBAL_GRPC_OPTIONS)
+    channel = init_grpc_channel(address.removeprefix(RAY_CLIENT), GLOBAL_GRPC_OPTIONS)
     try:
         # Any answer will do, also that there is no such method.  To wait until the channel is ready
         # would have its end wait for a poll of a fifth of a second.

@@ -12,6 +12,8 @@ def absolute_location(text: str) -> str:
     Raises:
         ConfigurationError: it is neither.
     """
+    if not text.strip():
+        raise ConfigurationError("an empty text is neither a path nor a URI")
     try:
         return locations.normal(text)
     except ValueError as error:

@@ -106,6 +106,22 @@ def output(capsys: pytest.CaptureFixture[str]) -> Output:
         (["cluster", "up", "-D", "heartbeat.intervall=1 s"], "nearest is 'heartbeat.interval'"),
         (["cluster", "up", "-D", "heartbeat.interval=1"], "heartbeat.interval is not accepted"),
         (["cluster", "sideways"], "No such command 'sideways'"),
+        (["lst"], "No such command 'lst'. Did you mean 'list'?"),
+        (["list", "--address", "host:²"], "not an address of a Ray cluster: 'host:²'"),
+        (["list", "--address", "host:65536"], "not an address of a Ray cluster"),
+        (["list", "--address", "ray://host/path:1"], "not an address of a Ray cluster"),
+        (["cluster", "up", "-D", "cluster.id=other"], "named by --cluster-id, not by cluster.id"),
+        (["rest", "-D", "cluster.id=other"], "named by --cluster-id, not by cluster.id"),
+        (["top", "--interval", "nan"], "'nan' is no number from 0.1 to 86400"),
+        (["top", "--interval", "inf"], "'inf' is no number"),
+        (["query", UNKNOWN, "totals", "[" * 100_000], "nested too deeply"),
+        (["query", UNKNOWN, "totals", "{{}}"], "an object of JSON cannot be a key"),
+        (["savepoint", UNKNOWN, ""], "an empty text is neither a path nor a URI"),
+        (["stop", UNKNOWN, "--savepoint-path", " "], "an empty text is neither a path nor a URI"),
+        (["checkpoint", "list", ""], "an empty text is neither a path nor a URI"),
+        (["checkpoint", "show", "http://["], "'http://[' is neither a path nor a URI"),
+        (["doctor", "--cluster-id", "my cluster"], "cluster.id"),
+        (["doctor", "--address", "local"], "for `flinkray run` only"),
     ],
 )
 def test_bad_input_is_one_clear_message_and_exit_code_2(
@@ -118,14 +134,28 @@ def test_bad_input_is_one_clear_message_and_exit_code_2(
     assert "Traceback" not in err
 
 
-def test_nothing_that_answers_at_the_address_is_exit_code_3(output: Output) -> None:
-    assert execute(["list", "--address", "127.0.0.1:1"]) == 3
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "[::1]:1", "a..b:1", f"{'a' * 64}:1"])
+def test_nothing_that_answers_at_the_address_is_exit_code_3(output: Output, address: str) -> None:
+    assert execute(["list", "--address", address]) == 3
     _, err = output()
-    assert "error: nothing answers at the Ray address 127.0.0.1:1" in err
+    assert f"error: nothing answers at the Ray address {address}" in err
+    assert "Name or service not known" not in err
     assert err.count("\n") == 1
 
 
-def test_a_head_that_hangs_is_exit_code_3() -> None:
+def test_a_directory_that_is_not_there_is_told_from_one_without_checkpoints(
+    tmp_path: Path, output: Output
+) -> None:
+    assert execute(["checkpoint", "list", str(tmp_path)]) == 0
+    assert output() == ("no checkpoints\n", "")
+    (tmp_path / "file").touch()
+    for name in ("nothing", "file"):
+        assert execute(["checkpoint", "list", str(tmp_path / name), "--verbose"]) == 1
+        assert f"{tmp_path / name}: there is no such directory" in output()[1]
+
+
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_a_head_that_hangs_is_exit_code_3(scheme: str) -> None:
     """Its port is open: Ray itself would try for a minute, and then end the process.  In a process
     of its own, as this one may be connected to a Ray."""
     with socket.create_server(("127.0.0.1", 0)) as hung:
@@ -133,13 +163,13 @@ def test_a_head_that_hangs_is_exit_code_3() -> None:
         code = (
             "import sys; from flinkray.client import cli, ray_runtime; "
             "ray_runtime._CONNECT_TIMEOUT = 0.2; "
-            f"sys.exit(cli.execute(['list', '--address', '127.0.0.1:{port}']))"
+            f"sys.exit(cli.execute(['list', '--address', '{scheme}127.0.0.1:{port}']))"
         )
         done = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
         )
     assert done.returncode == 3, done.stderr
-    assert f"the Ray address 127.0.0.1:{port} does not answer for 0.2 s" in done.stderr
+    assert f"the Ray address {scheme}127.0.0.1:{port} does not answer for 0.2 s" in done.stderr
     assert done.stderr.count("\n") == 1
 
 
