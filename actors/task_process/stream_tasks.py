@@ -31,7 +31,7 @@ from flinkray.actors.task_process.printed_lines import PrintedLinesOutput
 from flinkray.actors.task_process.split_client import SplitClient
 from flinkray.actors.task_process.stream_task_thread import StreamTaskContext, StreamTaskRun
 from flinkray.actors.task_process.task_files import TaskFiles
-from flinkray.actors.task_process.task_metrics import TaskMetrics, io_metrics_of
+from flinkray.actors.task_process.task_metrics import ShownAs, TaskMetrics, io_metrics_of
 from flinkray.actors.task_process.task_runtime import TaskRuntime
 from flinkray.core import network_options
 from flinkray.core.config import Configuration
@@ -415,12 +415,12 @@ class StreamTaskResources:
             self._tasks.configuration,
         )
         self._metrics = context.metrics
-        self._tasks.metrics.begun(*self._metrics_key(), context.metrics)
+        self._tasks.metrics.begun(self._shown_as(), context.metrics)
         return StreamTaskRun(context, self._gate)
 
-    def _metrics_key(self) -> tuple[str, str, int]:
-        deployed = self._deployed
-        return deployed.job.job_name, deployed.vertex.name, deployed.task.subtask_index
+    def _shown_as(self) -> ShownAs:
+        job, vertex, task = self._deployed.job, self._deployed.vertex, self._deployed.task
+        return ShownAs(vertex.vertex_id, task.subtask_index, job.job_name, vertex.name)
 
     def _announce(self, read: HeldPartition) -> None:
         assert self._results is not None
@@ -458,7 +458,7 @@ class StreamTaskResources:
         if state.state is not ExecutionState.FINISHED:
             reason = f"it failed: {state.failure}" if state.failure else "it was cancelled"
         if self._metrics is not None:
-            self._tasks.metrics.ended(*self._metrics_key(), self._metrics)
+            self._tasks.metrics.ended(self._shown_as(), self._metrics)
         if self._splits is not None:
             self._splits.close()
         if self._alignment is not None:

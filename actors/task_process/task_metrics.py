@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from flinkray.actors.shared.exported_metrics import DESCRIPTIONS, TASK, samples_of
+from flinkray.actors.shared.exported_metrics import (
+    DESCRIPTIONS,
+    TASK,
+    exported_name,
+    samples_of,
+)
 from flinkray.core.error_text import summary_of
+from flinkray.core.ids import JobVertexID
 from flinkray.rpc import MetricSample
 from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.streaming.functions.metrics import Counter, Gauge, Meter, MetricGroup
@@ -25,7 +31,32 @@ _INPUT = "currentInputWatermark"
 _WATERMARKS = (_INPUT, "currentOutputWatermark")
 """Tasks that read a source have the second one."""
 _NO_WATERMARK = -(1 << 63)
+_MERGED: dict[str, Callable[[tuple[float, float]], float]] = {
+    exported_name(TASK, name): merge
+    for merge, names in (
+        (min, _WATERMARKS),
+        (max, ("watermarkLag", "checkpointAlignmentTime")),
+        (max, (share for _, share in _TIMES.values())),
+    )
+    for name in names
+}
+"""How what is no total of several tasks becomes one figure."""
 _USER_METRIC = "user_metric"
+
+
+@dataclass(frozen=True, slots=True)
+class ShownAs:
+    """A subtask, and what it is called: vertices of one name, also of jobs of one name, are shown
+    as one, since ids would be other ones in each run."""
+
+    vertex_id: JobVertexID
+    subtask: int
+    job: str = field(compare=False)
+    vertex: str = field(compare=False)
+
+    @property
+    def tags(self) -> dict[str, str]:
+        return {"job": self.job, "vertex": self.vertex, "subtask": str(self.subtask)}
 
 
 @dataclass
@@ -41,38 +72,43 @@ class TaskMetrics:
     def __init__(self, now: Callable[[], float]) -> None:
         """*now*: seconds since the epoch."""
         self._now = now
-        self._tasks: dict[tuple[str, str, str], _ShownTask] = {}
+        self._tasks: dict[ShownAs, _ShownTask] = {}
 
-    def begun(self, job: str, vertex: str, subtask: int, group: MetricGroup) -> None:
+    def begun(self, task: ShownAs, group: MetricGroup) -> None:
         """A task has begun; a later attempt takes the place of the one before."""
-        self._tasks[job, vertex, str(subtask)] = _ShownTask(group)
+        self._tasks[task] = _ShownTask(group)
 
-    def ended(self, job: str, vertex: str, subtask: int, group: MetricGroup) -> None:
+    def ended(self, task: ShownAs, group: MetricGroup) -> None:
         """That task is not shown any more."""
-        key = job, vertex, str(subtask)
-        if key in self._tasks and self._tasks[key].group is group:
-            del self._tasks[key]
+        if task in self._tasks and self._tasks[task].group is group:
+            del self._tasks[task]
 
     def samples(self) -> Iterator[MetricSample]:
         """Of all tasks that run now."""
-        for (job, vertex, subtask), task in self._tasks.items():
-            tags = {"job": job, "vertex": vertex, "subtask": subtask}
-            values: dict[str, float] = {}
-            times: dict[str, float] = {}
-            for name, metric in task.group.all().items():
-                value = _value_of(name, metric)
-                if value is None:
-                    continue
-                if name in _TIMES:
-                    times[name] = value
-                elif name in _WATERMARKS:
-                    values |= self._watermark(name, int(value))
-                elif name in DESCRIPTIONS[TASK]:
-                    values[name] = value
-                elif not name.startswith(("numBuffers", "buffers.")):
-                    yield from samples_of(TASK, {_USER_METRIC: value}, {**tags, "metric": name})
-            yield from samples_of(TASK, {**values, **_shares(times, task.times)}, tags)
-            task.times = times
+        shown: dict[tuple[str, ...], MetricSample] = {}
+        for name, task in self._tasks.items():
+            for sample in self._of_task(name.tags, task):
+                series = sample.name, *sample.tags.values()
+                shown[series] = _merged(shown.get(series), sample)
+        yield from shown.values()
+
+    def _of_task(self, tags: dict[str, str], task: _ShownTask) -> Iterator[MetricSample]:
+        values: dict[str, float] = {}
+        times: dict[str, float] = {}
+        for name, metric in task.group.all().items():
+            value = _value_of(name, metric)
+            if value is None:
+                continue
+            if name in _TIMES:
+                times[name] = value
+            elif name in _WATERMARKS:
+                values |= self._watermark(name, int(value))
+            elif name in DESCRIPTIONS[TASK]:
+                values[name] = value
+            elif not name.startswith(("numBuffers", "buffers.")):
+                yield from samples_of(TASK, {_USER_METRIC: value}, {**tags, "metric": name})
+        yield from samples_of(TASK, {**values, **_shares(times, task.times)}, tags)
+        task.times = times
 
     def _watermark(self, name: str, watermark: int) -> dict[str, float]:
         if watermark == _NO_WATERMARK:
@@ -80,6 +116,14 @@ class TaskMetrics:
         if watermark == MAX_TIMESTAMP:  # there is nothing to come that could be late
             return {name: watermark}
         return {name: watermark, "watermarkLag": self._now() * 1000 - watermark}
+
+
+def _merged(one: MetricSample | None, other: MetricSample) -> MetricSample:
+    """Of two tasks that are shown as one."""
+    if one is None:
+        return other
+    merge = _MERGED.get(other.name, sum)
+    return replace(other, value=merge((one.value, other.value)))
 
 
 def _shares(now: dict[str, float], before: dict[str, float]) -> dict[str, float]:
