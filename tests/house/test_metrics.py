@@ -67,6 +67,13 @@ def test_alerts_ask_for_what_is_exported(exported: set[str]) -> None:
         assert rule["annotations"]["summary"]
 
 
+def test_alerts_are_of_one_cluster_and_end_with_it() -> None:
+    """What is absent has no labels: of two clusters one could be without a leader unseen, and after
+    `flinkray cluster down` the alert would stay."""
+    rules = [rule for group in RULES["groups"] for rule in group["rules"]]
+    assert not [rule["alert"] for rule in rules if "absent" in rule["expr"]]
+
+
 def test_docs_have_every_metric(exported: set[str]) -> None:
     """In the table of its scope, with what the endpoint says of it."""
     page = (ROOT / "docs/metrics.md").read_text()
