@@ -147,7 +147,6 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         self._storage_of_users = UserStorage(self.rpc_service)
         self._snapshots = JobSnapshots(self, self._jobs, self._storage_of_users)
         self._cancelling = JobCancelling(self, self._graphs, self._job_masters, self._jobs.get)
-        self._beginning_session = asyncio.Lock()
         self._shutting_down = False
         self._gives_up_jobs = False
         """Whether a job that has no JobMaster is to get no other."""
@@ -278,13 +277,13 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
 
     async def ensure_spark_session(self, job_graph: JobGraph) -> JobID:
         name = session_held_by(job_graph)
-        async with self._beginning_session:
-            for job in self._jobs.values():
-                ends = job.ending is not None or job.outcome is not None or job.cancel_requested
-                if not ends and name is not None and session_held_by(job.graph) == name:
-                    return job.job_id
-            await self.submit_job(job_graph)
-            return job_graph.job_id
+        for job in tuple(self._jobs.values()):
+            ends = job.ending is not None or job.outcome is not None or job.cancel_requested
+            if not ends and name is not None and session_held_by(job.graph) == name:
+                await asyncio.shield(job.accepted)  # or refused, and then it is nobody's
+                return job.job_id
+        await self.submit_job(job_graph)  # which makes it known at once
+        return job_graph.job_id
 
     async def _refuse(self, job: ManagedJob, refusal: JobSubmissionError) -> None:
         """What failed to be stored may be there all the same, and a later Dispatcher would run it.

@@ -177,7 +177,8 @@ class SparkSessionDesk(RpcEndpoint, SparkSessionGateway):
 
     async def await_open(self) -> str:
         await asyncio.shield(asyncio.wrap_future(self._guests.opened))
-        self._guests.expect()
+        # A guest that leaves may keep it waiting for the JVM: not the thread that answers heartbeats.
+        await self.rpc_service.run_blocking(self._guests.expect)
         return self._node_id
 
     async def attach(self, process: str) -> SparkSessionAccess:

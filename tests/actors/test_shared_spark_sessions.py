@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+from flinkray.core.errors import JobSubmissionError
 from flinkray.core.ids import JobID
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.graph.job_graph import JobGraph, NoRestart
@@ -12,6 +13,8 @@ from flinkray.scheduler.shared.states import JobStatus
 from flinkray.spark.shared_session import GUEST_PROFILE, HELD_SESSION, guest_configuration
 from flinkray.testing.cluster_under_test import scripted_job
 from flinkray.testing.mini_cluster import MiniCluster
+from tests.actors.bad_moments import NODE, on_cluster
+from tests.actors.chaos_cluster import ChaosCluster
 
 
 def configured(job: JobGraph, configuration: dict[str, str]) -> JobGraph:
@@ -24,7 +27,7 @@ def session(name: str) -> JobGraph:
     return configured(scripted_job(["register", "wait"]), {HELD_SESSION: name})
 
 
-async def ensured(cluster: MiniCluster, name: str) -> JobID:
+async def ensured(cluster: MiniCluster | ChaosCluster, name: str) -> JobID:
     return await (await cluster.dispatcher()).ensure_spark_session(session(name))
 
 
@@ -32,6 +35,17 @@ async def test_of_simultaneous_requests_for_a_session_one_begins_it(cluster: Min
     found = await asyncio.gather(*(ensured(cluster, "shared") for _ in range(4)))
     assert len(set(found)) == 1
     assert await ensured(cluster, "other") not in found
+
+
+@on_cluster(NODE)
+async def test_a_session_that_could_not_be_stored_is_nobodys(cluster: ChaosCluster) -> None:
+    """Who asks meanwhile waits for what becomes of it."""
+    cluster.fail_storage(7)
+    asked = (ensured(cluster, "shared") for _ in range(3))
+    found = await asyncio.gather(*asked, return_exceptions=True)
+
+    assert [type(one) for one in found] == 3 * [JobSubmissionError]
+    assert isinstance(await ensured(cluster, "shared"), JobID), "the next one begins another"
 
 
 async def test_a_session_that_is_to_end_is_followed_by_another_one(cluster: MiniCluster) -> None:

@@ -180,6 +180,29 @@ async def test_a_guest_whose_process_ends_has_left(scene: Scene) -> None:
     await service.close()
 
 
+async def test_a_session_whose_jvm_is_slow_answers_others_meanwhile(scene: Scene) -> None:
+    guests = SessionGuests(300.0)
+    service = LocalRpcService("Session-1", scene.network)
+    desk = SparkSessionDesk(service, guests, "node")
+    session = RecordedSession()
+    guests.hold(session, OneLook())
+    desk.start()
+    gateway = await scene.driver_service.connect("Session-1/sparksession", SparkSessionGateway)
+    access = await gateway.attach("SparkDriver-1")
+    session.answers.clear()
+
+    leaving = asyncio.ensure_future(gateway.leave("SparkDriver-1"))
+    assert await asyncio.to_thread(session.is_asked.wait, 10)
+    coming = asyncio.ensure_future(gateway.await_open())
+    await scene.client.connect("Session-1/sparksession", SparkSessionGateway)
+    session.answers.set()
+
+    assert await coming == "node"
+    await leaving
+    assert session.asked == [access.tag, "forget"]
+    await service.close()
+
+
 async def test_a_stages_events_reach_the_job_master_in_order(scene: Scene) -> None:
     await scene.start()
     progress = SparkProgress(completed_tasks=1)

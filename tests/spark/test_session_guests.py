@@ -20,12 +20,18 @@ class RecordedSession:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.is_asked = threading.Event()
+        self.answers = threading.Event()
+        self.answers.set()
         self.is_forgotten = threading.Event()
 
     def access(self, tag: str) -> SparkSessionAccess:
         return SparkSessionAccess(1, "", 2, "/log", 1, ResourceProfile(1.0), {}, tag)
 
     def cancel(self, tag: str) -> None:
+        self.is_asked.set()
+        if not self.answers.wait(10):
+            self.asked.append("nobody was there while the JVM did not answer")
         self.asked.append(tag)
 
     def forget_cached(self) -> None:
