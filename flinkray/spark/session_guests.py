@@ -177,7 +177,7 @@ class SparkSessionDesk(RpcEndpoint, SparkSessionGateway):
 
     async def await_open(self) -> str:
         await asyncio.shield(asyncio.wrap_future(self._guests.opened))
-        # A guest that leaves may keep it waiting for the JVM: not the thread that answers heartbeats.
+        # It may wait for the JVM with a guest that leaves; heartbeats are answered meanwhile.
         await self.rpc_service.run_blocking(self._guests.expect)
         return self._node_id
 
