@@ -130,10 +130,13 @@ def test_each_row_is_handed_over_once_although_a_driver_and_a_task_are_killed(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_what_waits_for_spark_is_in_a_savepoint_and_another_job_hands_it_over(
     cluster: ClusterClient, storage: Path, tmp_path: Path
 ) -> None:
-    """Of the first job nothing is left, and the savepoint is moved before the second one."""
+    """Of the first job nothing is left, and the savepoint is moved before the second one.  Each of
+    the two has to start Spark, and the sources wait for it: a few epochs are left at the end, not
+    all that come while it starts."""
     write, gate = into(tmp_path), tmp_path / "gate"
 
     def waits(rows: Any, checkpoint_id: int) -> None:
@@ -146,6 +149,7 @@ def test_what_waits_for_spark_is_in_a_savepoint_and_another_job_hands_it_over(
     def program() -> StreamExecutionEnvironment:
         env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster)
         env.set_parallelism(1).enable_checkpointing(2000)
+        env.configure(Configuration.from_dict({"execution.spark.max-waiting-epochs": "5"}))
         source = DataGeneratorSource(int, 1_000_000, 60.0)
         numbers = env.from_source(source, None, "numbers").uid("numbers")
         rows = numbers.map(lambda n: (n, n * n), output_type=ROW).uid("rows")
