@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -31,8 +30,6 @@ HELD_BY = "held-by"
 they are behind, it is not read."""
 BATCHES_OF = "batches-of"
 """Likewise, of one with a source of micro-batches: the Spark vertex that publishes those."""
-
-_UNPICKLABLE = (TypeError, AttributeError, pickle.PicklingError, RecursionError)
 
 
 class ChainCode:
@@ -102,7 +99,7 @@ def _dump_plan(plan: ChainPlan) -> tuple[bytes, list[type]]:
     try:
         with user_modules_by_value(cloudpickle):
             return cloud_pickle.dumps_with_classes(plan)
-    except _UNPICKLABLE as error:
+    except Exception as error:
         raise _name_culprit(plan, error) from error
 
 
@@ -110,16 +107,16 @@ def _lives_with_client(operator: Any) -> bool:
     return bool(getattr(operator, "shared", False)) and not hasattr(operator, "source")
 
 
-def _name_culprit(plan: ChainPlan, error: BaseException) -> StreamError:
+def _name_culprit(plan: ChainPlan, error: Exception) -> StreamError:
     with user_modules_by_value(cloudpickle):
         for operator in plan.operators:
             try:
                 cloud_pickle.dumps((operator.operator, operator.convert))
-            except _UNPICKLABLE as own:
+            except Exception as own:  # noqa: BLE001
                 return unpicklable_operator(operator.name, own)
         for result in plan.results:
             try:
                 cloud_pickle.dumps(result.partitioner)
-            except _UNPICKLABLE as own:
+            except Exception as own:  # noqa: BLE001
                 return unpicklable_operator(f"the partitioning behind {plan.name}", own)
     return unpicklable_operator(plan.name, error)

@@ -54,6 +54,7 @@ class _RunCommand(click.Command):
 )
 @click.option(
     "--parallelism",
+    type=click.IntRange(min=1),
     default=1,
     show_default=True,
     help="Slots = Spark executors; of streams, the subtasks of operators that have none set.",

@@ -47,12 +47,21 @@ def load_pipeline(target: str) -> Callable[[Any], Any]:
             if callable(value) and getattr(value, "__module__", None) == module.__name__
         )
         known = f"; it has: {', '.join(names)}" if names else "; it defines no function at all"
-        raise PipelineNotFoundError(f"{path} has no function {function_name!r}{known}")
+        raise PipelineNotFoundError(
+            f"{path} has no function {function_name!r}{known}{_of_programs(target)}"
+        )
     if not callable(function):
         raise PipelineNotFoundError(
             f"{function_name!r} in {path} is no function but a {type(function).__name__}"
         )
     return function  # type: ignore[no-any-return]
+
+
+def _of_programs(target: str) -> str:
+    """What to say besides where a script is given, but no function of it."""
+    if not target.endswith(".py"):
+        return ""
+    return f"; if it is a program of streams, run it with: flinkray run --python {target}"
 
 
 def _split(target: str) -> tuple[str, str]:

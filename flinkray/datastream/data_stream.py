@@ -191,6 +191,12 @@ class StreamProgram(EnvironmentSettings, ABC):
         self._spark_stages: dict[JobVertexID, JobVertex] = {}
         self._tables: dict[SparkTable, DataStream] = {}
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"cannot pickle a {type(self).__name__}: it and its streams stay in the process of the "
+            "program, and functions run in others"
+        )
+
     def add_spark_stage(self, stage: JobVertex) -> None:
         """For sources that read it, or sinks that hand epochs over to it."""
         self._spark_stages[stage.vertex_id] = stage

@@ -22,6 +22,7 @@ from typing import Any
 from ray import cloudpickle as _cloudpickle
 
 from flinkray.blob import BlobClient, BlobOwner
+from flinkray.core.error_text import summary_of
 from flinkray.core.errors import FlinkRayError, RpcConnectionError
 from flinkray.rpc import RpcService
 from flinkray.spark.gateway import SparkStageDescriptor
@@ -90,7 +91,8 @@ def rebuild(payload: bytes) -> Any:
     """Unpickle what the client has pickled of the user's code.
 
     Raises:
-        UserCodeError: a module that it imports is not installed here; the text says what to do.
+        UserCodeError: a module that it imports is not installed here, or something cannot be
+            unpickled; the text says what to do.
     """
     try:
         return cloudpickle.loads(payload)
@@ -104,6 +106,11 @@ def rebuild(payload: bytes) -> Any:
         raise UserCodeError(
             f"the function could not be rebuilt on the cluster ({type(error).__name__}: {error}): "
             "the client and the cluster probably have different versions of a package"
+        ) from error
+    except Exception as error:
+        raise UserCodeError(
+            "the function could not be rebuilt on the cluster, because what it refers to cannot be "
+            f"unpickled: {summary_of(error)}"
         ) from error
 
 
@@ -140,15 +147,18 @@ def user_modules_by_value(pickler: Any) -> Iterator[None]:
                     pickler.unregister_pickle_by_value(module)
 
 
-def _is_users_own(module: ModuleType) -> bool:
+def _is_users_own(module: object) -> bool:
     """Neither built in nor installed, and not this framework."""
-    file = getattr(module, "__file__", None)
+    if not isinstance(module, ModuleType):  # an object in place of its module
+        return False
+    known = ModuleType.__getattribute__(module, "__dict__")  # runs no code of a lazy module
+    file = known.get("__file__")
     if not isinstance(file, str) or _is_installed(file):  # most are: asked first
         return False
-    name = getattr(module, "__name__", "")
+    name = known.get("__name__", "")
     if sys.modules.get(name) is not module or name == "__main__":
         return False
-    return name.partition(".")[0] != __name__.partition(".")[0]
+    return str(name).partition(".")[0] != __name__.partition(".")[0]
 
 
 @lru_cache(maxsize=100_000)

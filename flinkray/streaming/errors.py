@@ -21,6 +21,14 @@ Reading = tuple[Any, Any]
 """A block, and the iterator over its values by which it is gone through."""
 
 
+def reading_at(block: Any, place: int) -> Reading:
+    """As of one who has come to the record at that place."""
+    records = iter(list(block.values))
+    for _ in range(place + 1):
+        next(records)
+    return block, records
+
+
 class StreamError(FlinkRayError):
     """A stream program that cannot run as it is written; the text says what to change."""
 
@@ -107,6 +115,21 @@ class UnpicklableRecordsError(FlinkRayError):
         return (
             "a record cannot be sent to another process, because it cannot be pickled: "
             f"{self.reason}; put out something that can be"
+        )
+
+
+class UnreadableRecordsError(FlinkRayError):
+    """Records have come from another process and cannot be unpickled here: their class has raised
+    something, or is missing.  ``__cause__`` is that."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            "records that another process has sent cannot be unpickled in the one that reads them: "
+            f"{self.reason}"
         )
 
 

@@ -77,6 +77,7 @@ def test_module_in_the_current_directory_is_found(
         ("raises.py", r"raises.py cannot be loaded: KeyError: 'x' \(.*raises.py, line 2\)"),
         ("exits.py", "exits.py exits while it is loaded: 3"),
         ("empty.py", "empty.py has no function 'pipeline'; it defines no function at all"),
+        ("empty.py", "program of streams, run it with: flinkray run --python empty.py"),
         ("data.txt/../data", "data.txt/../data"),
     ],
 )

@@ -325,6 +325,39 @@ def test_an_operator_that_cannot_be_sent_is_named_at_submission(cluster: Threade
         env.execute()
 
 
+class Unwilling:
+    def __reduce__(self) -> Any:
+        raise LookupError("not to be pickled")
+
+
+@pytest.mark.parametrize("env_of", [lambda _: local(), on], ids=["here", "there"])
+def test_whatever_pickling_raises_is_told_with_the_operator(
+    cluster: ThreadedCluster, env_of: Callable[[ThreadedCluster], StreamExecutionEnvironment]
+) -> None:
+    env, unwilling = env_of(cluster), Unwilling()
+    env.from_collection([1]).map(lambda v: (v, unwilling)).name("unwilling").print()
+    told = "'unwilling' cannot be sent .* LookupError: not to be pickled"
+    with pytest.raises(StreamError, match=told) as refused:
+        env.execute()
+    assert isinstance(refused.value.__cause__, LookupError)
+
+
+@pytest.mark.parametrize("env_of", [lambda _: local(), on], ids=["here", "there"])
+@pytest.mark.parametrize("what", ["environment", "stream"])
+def test_a_function_that_holds_its_environment_is_refused_with_what_it_holds(
+    cluster: ThreadedCluster,
+    env_of: Callable[[ThreadedCluster], StreamExecutionEnvironment],
+    what: str,
+) -> None:
+    env = env_of(cluster)
+    stream = env.from_collection([1])
+    held = env if what == "environment" else stream
+    stream.map(lambda v: (v, held)).name("holding").print()
+    told = "'holding' cannot be sent .* cannot pickle a StreamExecutionEnvironment: it and its"
+    with pytest.raises(StreamError, match=told):
+        env.execute()
+
+
 def test_two_runs_of_one_program_do_not_meet_in_the_process_that_they_share(tmp_path: Path) -> None:
     """Their vertices had the same ids, and with them the attempts of their tasks."""
     one_process = {**TWO_SLOTS, "taskmanager.slots-per-task-process": "2"}

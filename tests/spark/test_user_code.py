@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -67,6 +68,27 @@ def test_a_module_that_is_loaded_under_two_names_travels_and_is_no_trouble(
     module = import_users_module(tmp_path, "users_twice", "def f(s):\n    return s\n", monkeypatch)
     monkeypatch.setitem(sys.modules, "users_alias", module)
 
+    assert run_elsewhere(dump_function(module.f), tmp_path) == "session\n"  # type: ignore[attr-defined]
+
+
+def test_lazy_modules_and_objects_in_the_place_of_modules_are_no_trouble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every loaded module is looked at, and what is in their place may do anything when asked."""
+
+    class Lazy(ModuleType):
+        def __getattr__(self, name: str) -> object:
+            raise ImportError(f"{name} needs an optional dependency")
+
+    class Odd:
+        __file__ = str(tmp_path / "odd.py")
+
+        def __getattr__(self, name: str) -> object:
+            raise RuntimeError(name)
+
+    for name, odd in {"users_lazy": Lazy("users_lazy"), "users_odd": Odd()}.items():
+        monkeypatch.setitem(sys.modules, name, odd)
+    module = import_users_module(tmp_path, "users_plain", "def f(s):\n    return s\n", monkeypatch)
     assert run_elsewhere(dump_function(module.f), tmp_path) == "session\n"  # type: ignore[attr-defined]
 
 
@@ -220,6 +242,21 @@ def test_a_module_that_the_cluster_lacks_is_named_with_the_way_out(
 
     with pytest.raises(UserCodeError, match=r"needs the module 'users_missing'.*install it there"):
         load_function(header + b"\n" + by_reference)
+
+
+class Unwilling:
+    def __getstate__(self) -> dict[str, int]:
+        return {"a": 1}
+
+    def __setstate__(self, state: object) -> None:
+        raise LookupError("not to be unpickled")
+
+
+def test_whatever_unpickling_raises_is_told_as_such() -> None:
+    unwilling = Unwilling()
+    told = "refers to cannot be unpickled: LookupError: not to be unpickled"
+    with pytest.raises(UserCodeError, match=told):
+        load_function(dump_function(lambda session: unwilling))
 
 
 def test_another_python_version_is_refused_with_both_versions() -> None:

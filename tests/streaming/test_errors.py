@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -18,6 +20,7 @@ from flinkray.datastream import (
     ProcessWindowFunction,
     SinkFunction,
     StreamExecutionEnvironment,
+    TimestampAssigner,
     Types,
     WatermarkStrategy,
 )
@@ -239,6 +242,19 @@ def test_partitioner_that_chooses_no_channel_is_told_by_its_choice() -> None:
     assert error.record == "2"
 
 
+@pytest.mark.parametrize("wrong", [None, "0", 1.0, [0]], ids=repr)
+def test_partitioner_that_chooses_what_is_no_number_is_told_by_its_choice(wrong: Any) -> None:
+    error = failure_of(
+        lambda s: s.partition_custom(
+            lambda key, n: wrong if key == 9 else np.int64(0), lambda v: v
+        ).map(abs),
+        parallelism=2,
+    )
+    assert f"the partitioner chose channel {wrong!r} for key 9: there are channels 0" in str(error)
+    assert "File " not in str(error)
+    assert error.record == "9"
+
+
 @pytest.mark.parametrize(
     ("build", "operator", "occasion"),
     [
@@ -355,3 +371,89 @@ def test_error_survives_pickling() -> None:
     again = pickle.loads(pickle.dumps(error))
     assert str(again) == str(error)
     assert again.occasion == error.occasion
+
+
+@pytest.mark.parametrize(
+    "source",
+    [IteratorSource(lambda split, offset: 5), IteratorSource.of(lambda: 5)],  # type: ignore[arg-type, return-value]
+    ids=["offsets", "of"],
+)
+def test_function_that_makes_no_iterator_is_told_by_what_it_returned(source: Any) -> None:
+    env = StreamExecutionEnvironment(clock=ManualClock()).set_parallelism(1)
+    env.from_source(source, None, "five").print()
+    with pytest.raises(OperatorError, match="must return an iterator: it returned 5") as caught:
+        env.execute()
+    assert caught.value.operator == "Source: five"
+    assert "File " not in str(caught.value)
+
+
+class Given(TimestampAssigner):
+    def __init__(self, timestamp: Any) -> None:
+        self.timestamp = timestamp
+
+    def extract_timestamp(self, value: Any, record_timestamp: int) -> Any:
+        return self.timestamp if value == 9 else np.int64(value)
+
+
+@pytest.mark.parametrize("wrong", [None, "0", 1.0, math.nan, 1 << 63, -1 - (1 << 63)], ids=repr)
+def test_timestamp_that_is_no_whole_number_of_64_bits_is_told_with_its_record(wrong: Any) -> None:
+    strategy = WatermarkStrategy.for_monotonous_timestamps()
+    given = strategy.with_timestamp_assigner(Given(wrong))
+    error = failure_of(lambda s: s.assign_timestamps_and_watermarks(given))
+    assert f"the timestamp assigner returned {wrong!r}: a time is a whole number" in str(error)
+    assert (error.operator, error.record) == ("Timestamps/Watermarks", "9")
+    assert "File " not in str(error)
+
+
+class WrongTimer(KeyedProcessFunction[Any, Any, Any]):
+    def __init__(self, method: str, time: Any) -> None:
+        self.method, self.time = method, time
+
+    def process_element(self, value: Any, ctx: Any) -> None:
+        getattr(ctx.timer_service(), self.method)(self.time)
+
+
+@pytest.mark.parametrize("wrong", [None, "0", 1.5], ids=repr)
+@pytest.mark.parametrize("does", ["register", "delete"])
+@pytest.mark.parametrize("kind", ["event", "processing"])
+def test_timer_at_what_is_no_whole_number_is_told_with_its_record(
+    kind: str, does: str, wrong: Any
+) -> None:
+    function = WrongTimer(f"{does}_{kind}_time_timer", wrong)
+    error = failure_of(lambda s: keyed(s).process(function))
+    assert_user_first(str(error))
+    assert f"a timer was set to {wrong!r}: a time is a whole number (int)" in str(error)
+    assert error.record == "0"
+
+
+def test_timers_are_whole_numbers_of_numpy_too_and_may_be_later_than_all_time() -> None:
+    env = StreamExecutionEnvironment(clock=ManualClock())
+    stream = env.from_collection([1])
+    for time in (np.int64(3), 1 << 70):
+        stream.key_by(lambda v: v).process(WrongTimer("register_event_time_timer", time)).print()
+    env.execute()
+
+
+class Single(KeyedProcessFunction[Any, Any, Any]):
+    def process_element(self, value: Any, ctx: Any) -> None:
+        ctx.timer_service().register_event_time_timer(value)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Any:
+        return timestamp
+
+
+@pytest.mark.parametrize(
+    ("build", "place"),
+    [
+        (lambda s: s.flat_map(lambda v: [v] if v < 9 else v), "on record 9"),
+        (lambda s: keyed(s).process(Single()), "on the timer for 0 of key 'k'"),
+    ],
+    ids=["record", "timer"],
+)
+def test_function_that_returns_a_single_result_is_told_what_to_return(
+    build: Build, place: str
+) -> None:
+    error = failure_of(build)
+    assert "which is no list or iterator of results: yield each result" in str(error)
+    assert place in str(error)
+    assert "File " not in str(error)

@@ -18,7 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from flinkray.core import cloud_pickle
-from flinkray.streaming.errors import unpicklable
+from flinkray.core.error_text import summary_of
+from flinkray.streaming.errors import UnreadableRecordsError, unpicklable
 from flinkray.streaming.network.errors import BatchTooLargeError, WireFormatError
 from flinkray.streaming.network.frames import MAX_BODY, Part, padding
 from flinkray.streaming.records.elements import (
@@ -311,6 +312,7 @@ class ElementDecoder:
         """
         Raises:
             WireFormatError: the data is not what the descriptions say.
+            UnreadableRecordsError: the records in it cannot be unpickled here.
         """
         elements: list[Element] = []
         at = 0
@@ -363,7 +365,7 @@ def _block(description: Description, body: pa.Buffer | None, at: int) -> tuple[B
     for buffer_size in sizes:
         buffers.append(memoryview(_piece(body, at, buffer_size)))
         at = _after(at, buffer_size)
-    values, keys = pickle.loads(data, buffers=buffers)
+    values, keys = _unpickled(data, buffers)
     if kind == _ROWS:
         values = unpack_rows(values)
     return Block(
@@ -372,6 +374,13 @@ def _block(description: Description, body: pa.Buffer | None, at: int) -> tuple[B
         keys,
         None if origin is None else Origin(*origin),
     ), at
+
+
+def _unpickled(data: memoryview, buffers: list[memoryview]) -> Any:
+    try:
+        return pickle.loads(data, buffers=buffers)
+    except Exception as error:
+        raise UnreadableRecordsError(summary_of(error)) from error
 
 
 def _sign(description: Description) -> Element:

@@ -11,6 +11,7 @@ from itertools import repeat
 from typing import Any
 
 from flinkray.core.values import IMMUTABLE
+from flinkray.streaming.errors import StreamError, text_of
 from flinkray.streaming.functions.output_tag import OutputTag
 from flinkray.streaming.operators.operator import OperatorContext, Output
 from flinkray.streaming.records.elements import Block, Origin
@@ -62,40 +63,46 @@ class Collector:
         stamps: list[int] = []
         usual = first_kind = second_kind = type(None)
         limit = self.begin(block.origin)
-        for value, key_context.key, timestamp in zip(
-            records, repeat(None) if keys is None else keys, times, strict=False
-        ):
-            about.record_timestamp = timestamp
-            results = process(value, context)
-            if results is None:
-                continue
-            for result in results:
-                kind = type(result)
-                if kind is usual:
-                    pass
-                elif kind is tuple:
-                    if len(result) == 2:
-                        first, second = result
-                        if type(first) is not first_kind or type(second) is not second_kind:
-                            if type(first) in immutable and type(second) in immutable:
-                                first_kind, second_kind = type(first), type(second)
-                            else:
-                                result = own(result)
+        results: Any = None
+        try:
+            for value, key_context.key, timestamp in zip(
+                records, repeat(None) if keys is None else keys, times, strict=False
+            ):
+                about.record_timestamp = timestamp
+                results = process(value, context)
+                if results is None:
+                    continue
+                for result in results:
+                    kind = type(result)
+                    if kind is usual:
+                        pass
+                    elif kind is tuple:
+                        if len(result) == 2:
+                            first, second = result
+                            if type(first) is not first_kind or type(second) is not second_kind:
+                                if type(first) in immutable and type(second) in immutable:
+                                    first_kind, second_kind = type(first), type(second)
+                                else:
+                                    result = own(result)
+                        else:
+                            for part in result:
+                                if type(part) not in immutable:
+                                    result = own(result)
+                                    break
+                    elif kind in immutable:
+                        usual = kind
                     else:
-                        for part in result:
-                            if type(part) not in immutable:
-                                result = own(result)
-                                break
-                elif kind in immutable:
-                    usual = kind
-                else:
-                    result = own(result)
-                values.append(result)
-                if stamped:
-                    stamps.append(timestamp)
-                if len(values) >= limit:
-                    limit = self._put_out(values, stamps if stamped else None)
-                    values, stamps = [], []
+                        result = own(result)
+                    values.append(result)
+                    if stamped:
+                        stamps.append(timestamp)
+                    if len(values) >= limit:
+                        limit = self._put_out(values, stamps if stamped else None)
+                        values, stamps = [], []
+        except TypeError:
+            if _is_single(results):
+                raise _single(results) from None
+            raise
         if values:
             self._emit(values, stamps if stamped else None)
 
@@ -105,6 +112,8 @@ class Collector:
         if results is None:
             return
         own, values, limit = self._own, self._values, self._limit
+        if _is_single(results):
+            raise _single(results)
         for result in results:
             values.append(result if type(result) in IMMUTABLE else own(result))
             if timestamp is not None:
@@ -165,3 +174,16 @@ class Collector:
         kept = [place for place in range(len(values)) if place not in gone]
         stamps = None if times is None else [times[place] for place in kept]
         return [values[place] for place in kept], stamps
+
+
+def _is_single(results: Any) -> bool:
+    """It is no iterable of results, nor None."""
+    return not (results is None or hasattr(results, "__iter__") or hasattr(results, "__getitem__"))
+
+
+def _single(result: Any) -> StreamError:
+    """What to say of it."""
+    return StreamError(
+        f"the function returned {text_of(result)}, which is no list or iterator of results: yield "
+        "each result, or return a list of them"
+    )

@@ -26,6 +26,7 @@ from flinkray.streaming.operators.operator import (
 )
 from flinkray.streaming.records.elements import MIN_TIMESTAMP, Block
 from flinkray.streaming.records.keying import Keys
+from flinkray.streaming.time.given_times import timer_time
 from flinkray.streaming.time.time_service import ProcessingTimeService
 from flinkray.streaming.time.timers import InternalTimerService
 
@@ -45,16 +46,16 @@ class KeyedTimerService(TimerService):
         return self._timers.current_watermark
 
     def register_event_time_timer(self, timestamp: int) -> None:
-        self._timers.register_event_time_timer(None, timestamp)
+        self._timers.register_event_time_timer(None, timer_time(timestamp))
 
     def register_processing_time_timer(self, timestamp: int) -> None:
-        self._timers.register_processing_time_timer(None, timestamp)
+        self._timers.register_processing_time_timer(None, timer_time(timestamp))
 
     def delete_event_time_timer(self, timestamp: int) -> None:
-        self._timers.delete_event_time_timer(None, timestamp)
+        self._timers.delete_event_time_timer(None, timer_time(timestamp))
 
     def delete_processing_time_timer(self, timestamp: int) -> None:
-        self._timers.delete_processing_time_timer(None, timestamp)
+        self._timers.delete_processing_time_timer(None, timer_time(timestamp))
 
 
 class TimeOnlyService(TimerService):

@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from flinkray.streaming.errors import StreamError
+from flinkray.streaming.errors import StreamError, reading_at
 from flinkray.streaming.operators.operator import StreamOperator
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Block, Columns
+from flinkray.streaming.time.given_times import first_wrong, wrong_timestamp
 from flinkray.streaming.time.split_watermarks import PartialWatermark, WatermarkMultiplexer
 from flinkray.streaming.time.watermark_alignment import AlignedMember
 from flinkray.streaming.time.watermarks import (
@@ -179,6 +180,10 @@ class TimestampsAndWatermarksOperator(StreamOperator):
             before = repeat(MIN_TIMESTAMP) if timestamps is None else timestamps
             pairs = zip(self.read(block), before, strict=False)
             timestamps = [assign(value, old) for value, old in pairs]
+            wrong = first_wrong(timestamps)
+            if wrong is not None:
+                self.reading = reading_at(block, wrong)
+                raise wrong_timestamp(timestamps[wrong])
         elif timestamps is None:
             if not self._needs_timestamps:
                 self._active()

@@ -11,6 +11,7 @@ from typing import Any
 from flinkray.core import cloud_pickle
 from flinkray.core.clock import Clock
 from flinkray.core.config import Configuration
+from flinkray.core.error_text import summary_of
 from flinkray.state.backends import backend_factory
 from flinkray.state.kv_state_registry import TaskKvStateRegistry
 from flinkray.streaming.channels import RecordWriter
@@ -70,14 +71,14 @@ class OperatorCopies:
 def _pickle(planned: PlannedOperator) -> bytes:
     try:
         return cloud_pickle.dumps(planned.operator)
-    except (TypeError, AttributeError, RecursionError, pickle.PicklingError) as error:
+    except Exception as error:
         raise unpicklable_operator(planned.name, error) from error
 
 
-def unpicklable_operator(name: str, error: BaseException) -> StreamError:
+def unpicklable_operator(name: str, error: Exception) -> StreamError:
     """What to say of an operator that cannot be sent to its tasks."""
     return StreamError(
-        f"the function of {name!r} cannot be sent to its tasks: {error}; make what it "
+        f"the function of {name!r} cannot be sent to its tasks: {summary_of(error)}; make what it "
         "refers to in open(), or give it only what can be pickled"
     )
 

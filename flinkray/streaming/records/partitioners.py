@@ -10,6 +10,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from itertools import compress, pairwise
+from operator import index
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,7 +28,7 @@ from flinkray.state.keys import (
     key_groups_of_integers,
     stable_hash,
 )
-from flinkray.streaming.errors import Reading, StreamError
+from flinkray.streaming.errors import Reading, StreamError, reading_at
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.keying import Keys
 
@@ -355,14 +356,21 @@ class CustomPartitioner(_ByChannel):
         records = iter(block.values)
         self.reading = block, records
         chosen = [partition(key, channels) for key, _ in zip(keys, records, strict=True)]
-        wrong = next((place for place, c in enumerate(chosen) if not 0 <= c < channels), None)
+        wrong = next((p for p, c in enumerate(chosen) if not _is_below(channels, c)), None)
         if wrong is not None:
-            self.reading = block, iter(block.values[wrong + 1 :])
+            self.reading = reading_at(block, wrong)
             raise StreamError(
-                f"the partitioner chose channel {chosen[wrong]} for key {keys[wrong]!r}: there are "
-                f"channels 0 to {channels - 1}"
+                f"the partitioner chose channel {chosen[wrong]!r} for key {keys[wrong]!r}: there "
+                f"are channels 0 to {channels - 1}"
             )
         return chosen, None
+
+
+def _is_below(channels: int, chosen: Any) -> bool:
+    """A number of a channel, NumPy's too; users return what they like."""
+    if type(chosen) is int:
+        return 0 <= chosen < channels
+    return hasattr(chosen, "__index__") and 0 <= index(chosen) < channels
 
 
 class BroadcastPartitioner(StreamPartitioner):

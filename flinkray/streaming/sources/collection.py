@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
@@ -12,6 +11,7 @@ import pyarrow as pa
 
 from flinkray.core.clock import Clock
 from flinkray.core.values import own_all
+from flinkray.streaming.errors import StreamError, text_of
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.sources.reader import SequentialReader
 from flinkray.streaming.sources.reading_thread import ReadingThread
@@ -176,7 +176,7 @@ class IteratorSource(Source[IteratorSplit]):
     def of(make_iterable: Callable[[], Iterable[Any]], bounded: bool = True) -> IteratorSource:
         """One iterable; after a restart the records before the offset are read and skipped."""
         return IteratorSource(
-            lambda _, offset: islice(iter(make_iterable()), offset, None), 1, bounded
+            lambda _, offset: islice(iter(_iterable(make_iterable())), offset, None), 1, bounded
         )
 
     def get_boundedness(self) -> Boundedness:
@@ -193,6 +193,16 @@ class IteratorSource(Source[IteratorSplit]):
         return _IteratorReader(context, self._make_iterator)
 
 
+def _iterable(made: Any) -> Any:
+    """What the user's function has made, if it can be gone through."""
+    if not (hasattr(made, "__iter__") or hasattr(made, "__getitem__")):
+        raise StreamError(
+            "the function of an IteratorSource must return an iterator: it returned "
+            f"{text_of(made)}"
+        )
+    return made
+
+
 class _IteratorReader(SequentialReader[IteratorSplit]):
     """Gives what the iterator has given so far: a thread reads it, because it may block."""
 
@@ -206,8 +216,8 @@ class _IteratorReader(SequentialReader[IteratorSplit]):
 
     def open_split(self, split: IteratorSplit) -> None:
         self._index, self._offset = split
-        make_iterator = partial(self._make_iterator, split.number, split.offset)
-        self._reading = ReadingThread(make_iterator, self.context.wake)
+        make, (number, offset) = self._make_iterator, split
+        self._reading = ReadingThread(lambda: _iterable(make(number, offset)), self.context.wake)
 
     def read(self, max_records: int) -> Polled:
         assert self._reading is not None

@@ -2,6 +2,7 @@
 
 __all__ = [
     "combined_watermark",
+    "given_times",
     "split_watermarks",
     "time_service",
     "timers",

@@ -22,6 +22,7 @@ from flinkray.streaming.functions.runtime_context import (
     typed_state,
 )
 from flinkray.streaming.functions.window_functions import WindowContext
+from flinkray.streaming.time.given_times import timer_time
 from flinkray.streaming.time.timers import InternalTimerService
 from flinkray.streaming.windowing.assigners import WindowAssignerContext
 from flinkray.streaming.windowing.triggers import OnMergeContext
@@ -70,16 +71,16 @@ class WindowTriggerContext(OnMergeContext):
         return self._metrics
 
     def register_processing_time_timer(self, time: int) -> None:
-        self._timers.register_processing_time_timer(self._window, time)
+        self._timers.register_processing_time_timer(self._window, timer_time(time))
 
     def register_event_time_timer(self, time: int) -> None:
-        self._timers.register_event_time_timer(self._window, time)
+        self._timers.register_event_time_timer(self._window, timer_time(time))
 
     def delete_processing_time_timer(self, time: int) -> None:
-        self._timers.delete_processing_time_timer(self._window, time)
+        self._timers.delete_processing_time_timer(self._window, timer_time(time))
 
     def delete_event_time_timer(self, time: int) -> None:
-        self._timers.delete_event_time_timer(self._window, time)
+        self._timers.delete_event_time_timer(self._window, timer_time(time))
 
     def get_partitioned_state(self, state_descriptor: StateDescriptor) -> Any:
         return self._backend.state(state_descriptor, self._namespace)

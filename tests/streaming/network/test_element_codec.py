@@ -11,7 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flinkray.streaming.errors import UnpicklableRecordsError, operator_error
+from flinkray.streaming.errors import (
+    UnpicklableRecordsError,
+    UnreadableRecordsError,
+    operator_error,
+)
 from flinkray.streaming.network import (
     BatchTooLargeError,
     WireFormatError,
@@ -190,6 +194,24 @@ def test_damaged_data_is_refused() -> None:
     ):
         with pytest.raises(WireFormatError):
             ElementDecoder().decode(descriptions, body and pa.py_buffer(body))
+
+
+def refuse() -> None:
+    raise LookupError("not to be unpickled")
+
+
+class Unwilling:
+    def __reduce__(self) -> Any:
+        return refuse, ()
+
+
+def test_records_that_cannot_be_unpickled_are_told_from_damaged_data() -> None:
+    encoded = ElementEncoder().encode([Block([Unwilling()])], set())
+    body = pa.py_buffer(b"".join(bytes(part) for part in encoded.parts))
+    told = "cannot be unpickled in the one that reads them: LookupError: not to be unpickled"
+    with pytest.raises(UnreadableRecordsError, match=told) as caught:
+        ElementDecoder().decode(encoded.descriptions, body)
+    assert isinstance(caught.value.__cause__, LookupError)
 
 
 def test_neighbours_of_one_kind_become_one() -> None:

@@ -1,0 +1,46 @@
+"""Times that user code gives: whole numbers of milliseconds, of Python or NumPy."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from operator import index
+from typing import Any
+
+from flinkray.streaming.errors import StreamError, text_of
+
+_EXPECTED = "a time is a whole number (int) of milliseconds since 1970"
+
+
+def timer_time(time: Any) -> int:
+    """The time of a timer, as an int of Python.
+
+    It may be later than all timestamps, as a last watermark plus a delay is: such a timer never
+    fires.
+
+    Raises:
+        StreamError: it is no whole number.
+    """
+    if type(time) is int:
+        return time
+    if not hasattr(time, "__index__"):
+        raise StreamError(f"a timer was set to {text_of(time)}: {_EXPECTED}")
+    return index(time)
+
+
+def first_wrong(timestamps: Sequence[Any]) -> int | None:
+    """The place of the first one that is no whole number of 64 bits."""
+    try:
+        array("q", timestamps)
+    except (TypeError, OverflowError):
+        if len(timestamps) == 1:
+            return 0
+        return next(p for p, t in enumerate(timestamps) if first_wrong([t]) is not None)
+    return None
+
+
+def wrong_timestamp(timestamp: Any) -> StreamError:
+    """What to say of it."""
+    return StreamError(
+        f"the timestamp assigner returned {text_of(timestamp)}: {_EXPECTED}, of 64 bits"
+    )
