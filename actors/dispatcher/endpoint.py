@@ -37,6 +37,7 @@ from flinkray.actors.shared.exported_metrics import CLUSTER, samples_of
 from flinkray.actors.shared.high_availability import has_elections
 from flinkray.actors.shared.leadership import Leadership, lead_in_turn
 from flinkray.actors.shared.settings import heartbeat_settings
+from flinkray.actors.shared.traces import Traces
 from flinkray.actors.shared.user_storage import UserStorage
 from flinkray.blob import BlobNotFoundError
 from flinkray.core.errors import (
@@ -77,6 +78,7 @@ from flinkray.scheduler.reports.job_info import (
     MasterInfo,
 )
 from flinkray.scheduler.reports.job_settings import JobSettings
+from flinkray.scheduler.reports.spans import JOB_SUBMISSION, Attribute, Span, brief
 from flinkray.scheduler.resources.cluster_partitions import ClusterDataSet
 from flinkray.scheduler.shared.states import JobStatus
 from flinkray.spark.shared_session import session_held_by
@@ -146,6 +148,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         self._resizing = JobResizing(self, self._graphs)
         self._storage_of_users = UserStorage(self.rpc_service)
         self._snapshots = JobSnapshots(self, self._jobs, self._storage_of_users)
+        self._traces = Traces(services.configuration)
         self._cancelling = JobCancelling(self, self._graphs, self._job_masters, self._jobs.get)
         self._shutting_down = False
         self._gives_up_jobs = False
@@ -212,6 +215,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         self._ended.stop()
         await self._blobs.close()  # which deletes what is unfinished, as long as it may
         await self._leadership.give_up()
+        await self._traces.flush()
         await self._services.high_availability.close()
 
     def _metrics(self) -> Iterator[MetricSample]:
@@ -241,6 +245,21 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
     # --- for clients ------------------------------------------------------------------------------
 
     async def submit_job(self, job_graph: JobGraph) -> None:
+        begin, refusal = self.clock.time(), None
+        try:
+            await self._accept(job_graph)
+        except FlinkRayError as error:
+            refusal = brief(str(error))
+            raise
+        finally:
+            size: dict[str, Attribute] = {
+                "numVertices": len(job_graph.vertices),
+                "numTasks": sum(vertex.parallelism for vertex in job_graph.vertices),
+            }
+            span = Span(JOB_SUBMISSION, begin, self.clock.time(), size, refusal)
+            self._traces.tell([span], job_graph.job_id, job_graph.name)
+
+    async def _accept(self, job_graph: JobGraph) -> None:
         validate(job_graph)
         job_id = job_graph.job_id
         try:

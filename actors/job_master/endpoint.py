@@ -51,6 +51,7 @@ from flinkray.actors.shared.settings import (
     scaling_settings,
     with_checkpoint_options,
 )
+from flinkray.actors.shared.traces import Traces
 from flinkray.checkpoint.errors import CheckpointStorageError
 from flinkray.core.config import Configuration
 from flinkray.core.errors import FlinkRayError, JobStateError, RpcError
@@ -252,6 +253,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             apply=self._apply,
         )
         self._has_predecessors = arguments.has_predecessors
+        self._traces = Traces(configuration)
 
         self._tasks_ended: asyncio.Future[None] = rpc_service.loop.create_future()
         """The job has ended here, be it that another JobMaster is to run it."""
@@ -285,6 +287,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         if self._leadership.is_lost:
             await self._leaders.stop()
             self._task_executors.stop()
+            await self._traces.flush()
             await self._services.high_availability.close()
             return
         self._apply(self._scheduler.suspend("its JobMaster stops", self._now))
@@ -302,6 +305,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         self._task_executors.stop()
         await self._coordinators.all_ended()
         await self._leadership.give_up()
+        await self._traces.flush()
         await self._services.high_availability.close()
 
     def _metrics(self) -> Iterator[MetricSample]:
@@ -396,6 +400,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
                 case _:
                     if not self._checkpoints.carry_out(action):
                         self._slots.carry_out(action)
+        self._traces.tell(self._scheduler.take_spans(), self._job_id, self._graph.name)
 
     def _when_decided(self, event: Callable[[], list[act.JobSchedulerAction]]) -> None:
         """Have it happen, be it when this JobMaster knows what runs."""

@@ -17,6 +17,7 @@ __all__ = [
     "produced_partitions",
     "settings",
     "task_process_notes",
+    "traces",
     "user_calls",
     "user_storage",
 ]

@@ -126,6 +126,15 @@ RPC_METRICS_EXPORT_INTERVAL = ConfigOption(
     10.0,
     "Time between two exports of the call metrics to Ray's metrics endpoint. 0: none are exported.",
 )
+TRACES_SETUP_HOOK = ConfigOption(
+    "traces.setup-hook",
+    optional_text("module:function", r"[\w.]+:\w+"),
+    None,
+    "A function without arguments that sets OpenTelemetry up in each process of a Dispatcher or a "
+    "JobMaster, where its module must be importable. It returns a TracerProvider, or sets the "
+    "process's own and returns None. Then submissions, beginnings, checkpoints, failovers and "
+    "take-overs are told as spans. (Flink: traces.reporters.)",
+)
 
 BLOB_OFFLOAD_MIN_SIZE = ConfigOption(
     "blob.offload.minsize",

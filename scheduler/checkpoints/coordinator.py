@@ -83,6 +83,7 @@ from flinkray.scheduler.checkpoints.statistics import CheckpointStatsTracker, st
 from flinkray.scheduler.checkpoints.stop_with_savepoint import StopWithSavepoint
 from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfiguration
 from flinkray.scheduler.reports.checkpoint_statistics import CheckpointsOverview
+from flinkray.scheduler.reports.spans import SpanBook
 from flinkray.scheduler.shared.states import JobStatus
 
 MOST_GIVEN_UP = 64
@@ -133,10 +134,12 @@ class CheckpointCoordinator:
         coordinators: tuple[str, ...] = (),
         epoch_offset: float = 0.0,
         random: Callable[[], float] = lambda: 0.5,
+        spans: SpanBook | None = None,
         allow_non_restored_state: bool = False,
     ) -> None:
         """*topology*: the job as it is executed now.  *coordinators*: the operators that have one.
-        *epoch_offset*: ``clock.time() - clock.monotonic()``.  *random*: numbers in [0, 1)."""
+        *epoch_offset*: ``clock.time() - clock.monotonic()``.  *random*: numbers in [0, 1).
+        *spans*: is told of each checkpoint that is over."""
         self._job_id = job_id
         self._configuration = configuration
         self._topology = topology
@@ -156,7 +159,7 @@ class CheckpointCoordinator:
             self._hooks,
             allow_non_restored_state=allow_non_restored_state,
         )
-        self._statistics = CheckpointStatsTracker()
+        self._statistics = CheckpointStatsTracker(spans)
         self._requests = 0
         self._numbers = 0
         """Of attempts to take one."""

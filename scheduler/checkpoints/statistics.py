@@ -17,6 +17,7 @@ from flinkray.scheduler.reports.checkpoint_statistics import (
     CheckpointStatistics,
     CheckpointStatus,
 )
+from flinkray.scheduler.reports.spans import SpanBook, checkpoint_span
 
 HISTORY = 10
 """Checkpoints that are over and still shown; as Flink's ``web.checkpoints.history``."""
@@ -27,7 +28,9 @@ _LONGEST = 1024
 class CheckpointStatsTracker:
     """Counts, and the newest few."""
 
-    def __init__(self) -> None:
+    def __init__(self, spans: SpanBook | None = None) -> None:
+        """*spans*: is told of each that is over and had an id."""
+        self._spans = SpanBook() if spans is None else spans
         self._completed = self._failed = self._restored = 0
         self._latest_completed: CheckpointStatistics | None = None
         self._latest_savepoint: CheckpointStatistics | None = None
@@ -56,7 +59,7 @@ class CheckpointStatsTracker:
             self._latest_savepoint = statistics
         else:
             self._latest_completed = statistics
-        self._history.appendleft(statistics)
+        self._over(statistics)
 
     def discarded(self, checkpoint_id: int) -> None:
         """It is not where it was written any more."""
@@ -78,7 +81,11 @@ class CheckpointStatsTracker:
             pending, CheckpointStatus.FAILED, now, failure=sendable(failure, _LONGEST)
         )
         self._latest_failed = statistics
+        self._over(statistics)
+
+    def _over(self, statistics: CheckpointStatistics) -> None:
         self._history.appendleft(statistics)
+        self._spans.add(checkpoint_span(statistics))
 
     def failed_without_id(self) -> None:
         self._failed += 1

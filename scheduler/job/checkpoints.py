@@ -73,6 +73,7 @@ from flinkray.scheduler.job.transitions import (
     StopIsOver,
 )
 from flinkray.scheduler.reports.checkpoint_statistics import CheckpointsOverview
+from flinkray.scheduler.reports.spans import SpanBook
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import WorkerLocation
 from flinkray.scheduler.shared.states import ExecutionState
@@ -179,8 +180,9 @@ class Checkpoints(NoCheckpoints):
         *,
         epoch_offset: float,
         random: Callable[[], float],
+        spans: SpanBook,
     ) -> None:
-        """*epoch_offset* and *random*: as of the CheckpointCoordinator."""
+        """*epoch_offset*, *random* and *spans*: as of the CheckpointCoordinator."""
         super().__init__(job_graph)
         self._configuration = configuration
         self._with_own_max_parallelism = frozenset(
@@ -193,6 +195,7 @@ class Checkpoints(NoCheckpoints):
             coordinators=coordinated_operators(job_graph),
             epoch_offset=epoch_offset,
             random=random,
+            spans=spans,
             allow_non_restored_state=Configuration(job_graph.configuration).get(
                 STATE_RECOVERY_IGNORE_UNCLAIMED
             ),
@@ -487,9 +490,11 @@ def _not_restored(error: StateRestoreError) -> Steps:
 
 
 def checkpoints_of_job(
-    job_graph: JobGraph, *, epoch_offset: float, random: Callable[[], float]
+    job_graph: JobGraph, *, epoch_offset: float, random: Callable[[], float], spans: SpanBook
 ) -> NoCheckpoints:
-    """As the job wants them."""
+    """As the job wants them; *spans* is told of each that is over."""
     if job_graph.checkpoints is None:
         return NoCheckpoints(job_graph)
-    return Checkpoints(job_graph, job_graph.checkpoints, epoch_offset=epoch_offset, random=random)
+    return Checkpoints(
+        job_graph, job_graph.checkpoints, epoch_offset=epoch_offset, random=random, spans=spans
+    )

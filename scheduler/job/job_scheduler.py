@@ -50,6 +50,7 @@ from flinkray.scheduler.job.coordinator_kinds import coordinators_of_job, coordi
 from flinkray.scheduler.job.failover import Failover
 from flinkray.scheduler.job.input_splits import InputSplit
 from flinkray.scheduler.job.job_execution import JobExecution
+from flinkray.scheduler.job.job_phases import JobPhases
 from flinkray.scheduler.job.job_record import JobRecord
 from flinkray.scheduler.job.job_scheduler_actions import (
     AdoptSlots,
@@ -84,6 +85,7 @@ from flinkray.scheduler.reports.job_info import (
     JobOverview,
     JobProgress,
 )
+from flinkray.scheduler.reports.spans import Span, SpanBook
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.io_metrics import IOMetrics
 from flinkray.scheduler.shared.slots import AllocatedSlot, ResourceShortage
@@ -149,7 +151,11 @@ class JobScheduler:
         self._restart_strategy = new_restart_strategy(
             job_graph.restart_strategy or default_restart_strategy, random
         )
-        self._checkpoints = checkpoints_of_job(job_graph, epoch_offset=epoch_offset, random=random)
+        self._spans = SpanBook()
+        self._phases = JobPhases(self._job, self._spans)
+        self._checkpoints = checkpoints_of_job(
+            job_graph, epoch_offset=epoch_offset, random=random, spans=self._spans
+        )
         self._outbox = Outbox()
         self._loop = TransitionLoop(f"job {job_graph.job_id} ({job_graph.name})", self._outbox.add)
         self._formats = MasterFormats(job_graph, self._job)
@@ -181,6 +187,7 @@ class JobScheduler:
         )
         self._region_slots = slots or RegionSlots(graph, regions, requests_made=requests_made)
         self._execution = JobExecution(graph, regions, self._job, restarts)
+        self._phases.execute(self._execution.executions_of)
         self._failover = Failover(
             graph,
             regions,
@@ -201,7 +208,7 @@ class JobScheduler:
         """Who applies which transition."""
         execution, failover, region_slots = self._execution, self._failover, self._region_slots
         coordinators, results, reports = self._coordinators, self._results, self._reports
-        checkpoints = self._checkpoints
+        checkpoints, phases = self._checkpoints, self._phases
         bulk, notebook = self._outbox.bulk, self._outbox.notebook
         wire = self._loop.wire
         # what others report
@@ -214,7 +221,7 @@ class JobScheduler:
             region_slots.task_executor_lost,
         )
         wire(t.ResourcesShort, region_slots.resources_short)
-        wire(t.TasksReported, reports.reported)
+        wire(t.TasksReported, reports.reported, phases.tasks_reported)
         wire(t.DeploymentsFailed, bulk.deployments_failed, reports.deployments_failed)
         wire(t.CancellationsFailed, reports.cancellations_failed)
         wire(t.CoordinatorStarted, coordinators.started)
@@ -243,7 +250,7 @@ class JobScheduler:
         # regions
         wire(t.BeginExecution, self._begin)
         wire(t.StartScheduling, execution.start_scheduling)
-        wire(t.ScheduleRegions, execution.schedule)
+        wire(t.ScheduleRegions, execution.schedule, phases.scheduled)
         wire(t.RequestSlots, region_slots.request)
         wire(t.RequestSlotsAgain, region_slots.request_again)
         wire(t.DeployRegion, coordinators.region_deployed, execution.deploy)
@@ -275,7 +282,7 @@ class JobScheduler:
         wire(t.SubtasksFailed, failover.subtasks_failed)
         wire(t.GlobalFailure, failover.global_failure)
         wire(t.DecideFailover, failover.decide)
-        wire(t.StopEverything, failover.stop_everything)
+        wire(t.StopEverything, failover.stop_everything, phases.stop_everything)
         wire(t.RestartDue, failover.restart)
         wire(t.PrepareRestore, failover.restore_awaited, checkpoints.prepare_restore)
         wire(t.RestorePossible, failover.restore_possible)
@@ -286,13 +293,13 @@ class JobScheduler:
         wire(t.StartJobCoordinators, coordinators.job_begins)
         # the job
         wire(t.AwaitReports, self._await_reports)
-        wire(t.TakeOverJob, self._adopt)
+        wire(t.TakeOverJob, self._adopt, phases.taken_over)
         wire(t.StartJob, self._start)
         wire(t.CancelJob, self._cancel)
         wire(t.SuspendJob, self._suspend)
         wire(t.FailJob, self._fail)
         wire(t.CancelEverything, checkpoints.cancel_everything, failover.cancel_everything)
-        wire(t.StatusEntered, checkpoints.status_entered)
+        wire(t.StatusEntered, checkpoints.status_entered, phases.status_entered)
         wire(t.NothingRuns, self._nothing_runs)
         wire(t.EndJob, self._end)
         wire(t.TellEnd, self._tell_end)
@@ -670,6 +677,10 @@ class JobScheduler:
     def holds_partitions_on(self, resource_id: ResourceID) -> bool:
         """Whether a TaskExecutor keeps finished partitions of the job (JM-15)."""
         return self._tracker.holds_partitions_on(resource_id)
+
+    def take_spans(self) -> list[Span]:
+        """What has taken its time and ended, since the last time."""
+        return self._spans.take()
 
     def story(self) -> str:
         """What has happened to the job: its statuses, and the transitions that came last."""

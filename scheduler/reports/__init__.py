@@ -8,4 +8,5 @@ __all__ = [
     "job_info",
     "job_settings",
     "json_plan",
+    "spans",
 ]

@@ -1,0 +1,83 @@
+"""Spans of what takes time, for OpenTelemetry where it is set up.
+
+Nothing is imported, and nothing is told, unless ``traces.setup-hook`` names a function that sets it
+up, or whoever started the process has, as Ray does with ``ray start --tracing-startup-hook``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import sys
+from collections.abc import Iterable
+from functools import cache
+from typing import TYPE_CHECKING
+
+from flinkray.core.config import Configuration
+from flinkray.core.ids import JobID
+from flinkray.core.options import TRACES_SETUP_HOOK
+from flinkray.scheduler.reports.spans import Span
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
+log = logging.getLogger(__name__)
+
+_SCOPE = "flinkray"
+_LONGEST_FLUSH = 2.0
+"""Seconds that a process waits for its last spans to be sent."""
+
+
+class Traces:
+    """Each span is a trace of its own: a stream job would never end one."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._provider = _provider(configuration.get(TRACES_SETUP_HOOK))
+
+    def tell(self, spans: Iterable[Span], job_id: JobID, job_name: str) -> None:
+        """They have ended."""
+        if self._provider is None:
+            return
+        from opentelemetry.context import Context
+        from opentelemetry.trace import Status, StatusCode
+
+        tracer = self._provider.get_tracer(_SCOPE)
+        for span in spans:
+            attributes = {"jobId": str(job_id), "jobName": job_name, **span.attributes}
+            told = tracer.start_span(
+                span.name, Context(), attributes=attributes, start_time=_nanoseconds(span.begin)
+            )
+            if span.failure is not None:
+                told.set_status(Status(StatusCode.ERROR, span.failure))
+            told.end(_nanoseconds(span.end))
+
+    async def flush(self) -> None:
+        """Before the process ends: wait a little until they are sent."""
+        flush = getattr(self._provider, "force_flush", None)  # only providers of the SDK have it
+        if flush is not None:
+            milliseconds = int(_LONGEST_FLUSH * 1000)
+            await asyncio.get_running_loop().run_in_executor(None, flush, milliseconds)
+
+
+def _nanoseconds(seconds: float) -> int:
+    return int(seconds * 1e9)
+
+
+@cache
+def _provider(hook: str | None) -> TracerProvider | None:
+    """Set up once in a process."""
+    if hook is not None:
+        module, _, function = hook.partition(":")
+        try:
+            provider: TracerProvider | None = getattr(importlib.import_module(module), function)()
+        except Exception:
+            log.exception("there are no traces: traces.setup-hook %s failed", hook)
+            return None
+        if provider is not None:
+            return provider
+    elif "opentelemetry.trace" not in sys.modules:
+        return None
+    from opentelemetry.trace import get_tracer_provider
+
+    return get_tracer_provider()

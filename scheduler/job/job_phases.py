@@ -1,0 +1,135 @@
+"""How long a job takes to begin, to restart, to be rescaled and to be taken over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from flinkray.core.ids import ExecutionAttemptID, ExecutionVertexID
+from flinkray.scheduler.execution.execution_graph import Execution
+from flinkray.scheduler.job.job_record import JobRecord
+from flinkray.scheduler.job.transition_loop import Steps
+from flinkray.scheduler.job.transitions import (
+    ScheduleRegions,
+    StatusEntered,
+    StopEverything,
+    TakeOverJob,
+    TasksReported,
+)
+from flinkray.scheduler.reports.spans import (
+    FAILOVER,
+    JOB_INITIALIZATION,
+    RESCALE,
+    TAKE_OVER,
+    Attribute,
+    Span,
+    SpanBook,
+    brief,
+)
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+
+
+class _Phase:
+    def __init__(self, name: str, begin: float, **attributes: Attribute) -> None:
+        self.name = name
+        self.begin = begin
+        self.attributes = attributes
+
+
+class JobPhases:
+    """Looks on; nothing depends on it.
+
+    A job is in one phase at a time, or in none.  What fails while a job begins ends that phase;
+    what fails while it restarts makes that phase longer.
+    """
+
+    def __init__(self, record: JobRecord, book: SpanBook) -> None:
+        self._record = record
+        self._book = book
+        self._phase: _Phase | None = None
+        self._is_adopted = False
+        """Whether the job is about to be RUNNING because it did so before."""
+        self._executions_of: Callable[[int], Iterable[Execution]]
+        self._awaited: dict[ExecutionVertexID, ExecutionAttemptID] = {}
+        """Attempts that are to run before the phase is over."""
+
+    def execute(self, executions_of: Callable[[int], Iterable[Execution]]) -> None:
+        """From now on it is about another execution graph, of whose regions these are."""
+        self._executions_of = executions_of
+        self._awaited.clear()
+
+    def status_entered(self, transition: StatusEntered, now: float) -> Steps:
+        match transition.status:
+            case JobStatus.RECONCILING:
+                self._phase = _Phase(TAKE_OVER, now)
+            case JobStatus.RUNNING if self._is_adopted:
+                self._is_adopted = False
+            case JobStatus.RUNNING if not self._is_restarting:
+                self._end_phase(now, self._cause)  # a take-over of nothing
+                self._phase = _Phase(JOB_INITIALIZATION, now)
+            case JobStatus.RESTARTING if not self._is_restarting:
+                cause = self._cause
+                self._end_phase(now, cause)
+                self._phase = _Phase(FAILOVER, now, cause=cause)
+            case JobStatus.FAILING:
+                self._end_phase(now, self._cause)
+            case JobStatus.CANCELLING | JobStatus.SUSPENDED | JobStatus.FINISHED:
+                self._end_phase(now)
+        return ()
+
+    def stop_everything(self, transition: StopEverything, now: float) -> Steps:
+        """Before the status that follows from it is entered."""
+        if not self._is_restarting:
+            self._end_phase(now, brief(transition.cause))
+            self._phase = _Phase(RESCALE, now, cause=brief(transition.cause))
+        return ()
+
+    def taken_over(self, transition: TakeOverJob, now: float) -> Steps:
+        """Before the status that follows from it is entered."""
+        if self._phase is not None:
+            self._phase.attributes["summary"] = brief(transition.plan.summary)
+        self._end_phase(now)
+        self._is_adopted = True
+        return ()
+
+    def scheduled(self, transition: ScheduleRegions, now: float) -> Steps:
+        """After they were."""
+        if self._phase is not None:
+            for index in transition.regions:
+                for execution in self._executions_of(index):
+                    if execution.state is ExecutionState.SCHEDULED:
+                        attempt_id = execution.attempt_id
+                        self._awaited[attempt_id.vertex] = attempt_id
+        return ()
+
+    def tasks_reported(self, transition: TasksReported, now: float) -> Steps:
+        """Until the last one runs, or has run."""
+        if not self._awaited:
+            return ()
+        for state in transition.states:
+            if state.state in (ExecutionState.RUNNING, ExecutionState.FINISHED):
+                vertex = state.attempt_id.vertex
+                if self._awaited.get(vertex) == state.attempt_id:
+                    del self._awaited[vertex]
+        if not self._awaited and self._record.status is JobStatus.RUNNING:
+            self._end_phase(now)
+        return ()
+
+    @property
+    def _is_restarting(self) -> bool:
+        return self._is_in(FAILOVER, RESCALE)
+
+    def _is_in(self, *phases: str) -> bool:
+        return self._phase is not None and self._phase.name in phases
+
+    @property
+    def _cause(self) -> str:
+        exceptions = self._record.exceptions
+        return brief(exceptions[-1].text) if exceptions else "nothing of it runs"
+
+    def _end_phase(self, now: float, failure: str | None = None) -> None:
+        phase, self._phase = self._phase, None
+        if phase is None:
+            return
+        offset = self._record.epoch_offset
+        attributes = {**phase.attributes, "numRestarts": self._record.restarts}
+        self._book.add(Span(phase.name, phase.begin + offset, now + offset, attributes, failure))

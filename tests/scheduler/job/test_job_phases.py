@@ -1,0 +1,187 @@
+"""What of a job is told as spans: each event of these tests takes a second."""
+
+from __future__ import annotations
+
+from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason
+from flinkray.scheduler.checkpoints.properties import savepoint
+from flinkray.scheduler.graph.job_graph import NoRestart
+from flinkray.scheduler.reports.spans import Span, SpanBook
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from tests.scheduler.elastic.test_elastic_checkpoints import running_with
+from tests.scheduler.graphs import job
+from tests.scheduler.job.checkpointed_job import CheckpointedJob, checkpointed_graph
+from tests.scheduler.job.taken_over_job import TakenOverJob
+from tests.scheduler.tasks_under_test import RESTARTS, TasksUnderTest
+
+EPOCH = 1_000_000.0
+RUNNING = ExecutionState.RUNNING
+
+
+def taken(tasks: TasksUnderTest) -> list[tuple[str, float, float]]:
+    """Name, begin and end of each span, in seconds of the test."""
+    return [(s.name, s.begin - EPOCH, s.end - EPOCH) for s in tasks.scheduler.take_spans()]
+
+
+def test_a_job_has_begun_when_its_last_task_runs() -> None:
+    tasks = CheckpointedJob()
+    tasks.tell("start")
+    tasks.give()
+    tasks.report("a1 a2 b1", RUNNING)
+    assert taken(tasks) == []
+    tasks.report("b2", RUNNING)
+    assert taken(tasks) == [("JobInitialization", 1.0, 4.0)]
+    tasks.report("b2", RUNNING)
+    assert taken(tasks) == []
+
+
+def test_a_task_that_has_finished_has_run() -> None:
+    tasks = CheckpointedJob()
+    tasks.tell("start")
+    tasks.give()
+    tasks.report("a1 a2 b1", RUNNING)
+    tasks.finish("b2")
+    assert taken(tasks) == [("JobInitialization", 1.0, 4.0)]
+
+
+def test_a_failover_lasts_until_all_that_it_has_ended_runs_again() -> None:
+    tasks = CheckpointedJob()
+    tasks.run()
+    tasks.scheduler.take_spans()
+    failed_at = tasks.now + 1
+    tasks.fail("b1", "b1 broke")
+    tasks.restart()
+    tasks.report("a1 a2 b1", RUNNING)
+    assert taken(tasks) == []
+    tasks.report("b2", RUNNING)
+    (span,) = tasks.scheduler.take_spans() or [None]
+    assert span is not None
+    assert (span.name, span.begin, span.end) == ("Failover", EPOCH + failed_at, EPOCH + tasks.now)
+    assert span.attributes["numRestarts"] == 1
+    assert "b1 broke" in str(span.attributes["cause"])
+    assert span.failure is None
+
+
+def test_what_fails_while_a_job_restarts_makes_that_longer() -> None:
+    tasks = CheckpointedJob()
+    tasks.run()
+    tasks.scheduler.take_spans()
+    failed_at = tasks.now + 1
+    tasks.fail("b1")
+    tasks.restart()
+    tasks.fail("a1")
+    tasks.restart()
+    tasks.report("a1 a2 b1 b2", RUNNING)
+    assert taken(tasks) == [("Failover", failed_at, tasks.now)]
+
+
+def test_of_a_failover_the_attempts_before_it_are_not_awaited() -> None:
+    tasks = CheckpointedJob()
+    tasks.run()
+    tasks.scheduler.take_spans()
+    tasks.fail("b1")
+    old = [attempt for attempt in tasks.tasks if tasks.name(attempt) == "b2"]
+    tasks.restart()
+    tasks.report("a1 a2 b1", RUNNING)
+    tasks.report(old, RUNNING)
+    assert taken(tasks) == []
+
+
+def test_a_job_that_fails_as_it_begins_has_not_begun() -> None:
+    tasks = CheckpointedJob(checkpointed_graph(restart_strategy=NoRestart()))
+    tasks.tell("start")
+    tasks.give()
+    tasks.fail("b1", "b1 broke")
+    (span,) = tasks.scheduler.take_spans()
+    assert (span.name, span.end) == ("JobInitialization", EPOCH + tasks.now)
+    assert "b1 broke" in str(span.failure)
+
+
+def test_what_restarts_as_it_begins_has_not_begun_and_begins_by_a_failover() -> None:
+    tasks = CheckpointedJob()
+    tasks.tell("start")
+    tasks.give()
+    tasks.fail("b1", "b1 broke")
+    tasks.restart()
+    tasks.report("a1 a2 b1 b2", RUNNING)
+    first, second = tasks.scheduler.take_spans()
+    assert (first.name, first.failure is None) == ("JobInitialization", False)
+    assert (second.name, second.failure is None) == ("Failover", True)
+    assert first.end == second.begin
+
+
+def test_an_elastic_job_that_grows_is_rescaled() -> None:
+    tasks = running_with(2)
+    tasks.scheduler.take_spans()
+    tasks.now += 100.0
+    began = tasks.now + 1
+    tasks.has(4)
+    assert tasks.status is JobStatus.RESTARTING
+    tasks.stopped()
+    tasks.report(list(tasks.tasks), RUNNING)
+    (span,) = tasks.scheduler.take_spans()
+    assert (span.name, span.begin, span.end) == ("Rescale", EPOCH + began, EPOCH + tasks.now)
+    assert "to be scaled" in str(span.attributes["cause"])
+
+
+def test_a_take_over_ends_when_it_is_decided_what_goes_on() -> None:
+    tasks = TakenOverJob(job(a=2, restart_strategy=RESTARTS))
+    tasks.run()
+    tasks.next_job_master()
+    tasks.tell("reconcile")
+    began = tasks.now
+    tasks.take_over()
+    (span,) = tasks.scheduler.take_spans()
+    assert (span.name, span.begin, span.end) == ("TakeOver", EPOCH + began, EPOCH + tasks.now)
+    assert "2 running" in str(span.attributes["summary"])
+    assert span.failure is None
+    tasks.report(list(tasks.tasks), RUNNING)
+    assert taken(tasks) == []
+
+
+def test_a_job_of_which_nothing_goes_on_begins_anew() -> None:
+    tasks = TakenOverJob(job(a=2, restart_strategy=RESTARTS))
+    tasks.run()
+    tasks.next_job_master()
+    tasks.notes = None
+    tasks.tell("reconcile")
+    tasks.take_over()
+    tasks.confirm_cancellations()
+    (take_over,) = tasks.scheduler.take_spans()
+    assert (take_over.name, take_over.end) == ("TakeOver", EPOCH + tasks.now - 1)
+    assert "begins from its last checkpoint" in str(take_over.failure)
+    tasks.give()
+    tasks.report(list(tasks.tasks), RUNNING)
+    assert [name for name, *_ in taken(tasks)] == ["JobInitialization"]
+
+
+def test_each_checkpoint_and_savepoint_is_a_span() -> None:
+    tasks = CheckpointedJob()
+    tasks.run()
+    tasks.scheduler.take_spans()
+    tasks.take()
+    tasks.take(savepoint())
+    tasks.trigger()
+    tasks.decline(3, "b1", CheckpointFailureReason.CHECKPOINT_DECLINED)
+    spans = tasks.scheduler.take_spans()
+    assert [_told(span) for span in spans] == [
+        (1, "Checkpoint", "COMPLETED"),
+        (2, "Savepoint", "COMPLETED"),
+        (3, "Checkpoint", "FAILED"),
+    ]
+    assert all(span.name == "Checkpoint" and span.end > span.begin > EPOCH for span in spans)
+    assert spans[0].attributes["fullSize"]
+    assert [span.failure is None for span in spans] == [True, True, False]
+
+
+def _told(span: Span) -> tuple[object, ...]:
+    names = ("checkpointId", "checkpointType", "checkpointStatus")
+    return tuple(span.attributes[name] for name in names)
+
+
+def test_spans_that_nobody_takes_do_not_pile_up() -> None:
+    book = SpanBook()
+    for number in range(5000):
+        book.add(Span("Checkpoint", 0.0, float(number), {}))
+    spans = book.take()
+    assert (len(spans), spans[-1].end) == (1000, 4999.0)
+    assert book.take() == []
