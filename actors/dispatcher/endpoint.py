@@ -257,7 +257,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
                 "numTasks": sum(vertex.parallelism for vertex in job_graph.vertices),
             }
             span = Span(JOB_SUBMISSION, begin, self.clock.time(), size, refusal)
-            self._traces.tell([span], job_graph.job_id, job_graph.name)
+            self._traces.tell([span], job_graph.job_id, job_graph.name, of_call=True)
 
     async def _accept(self, job_graph: JobGraph) -> None:
         validate(job_graph)

@@ -30,23 +30,26 @@ _LONGEST_FLUSH = 2.0
 
 
 class Traces:
-    """Each span is a trace of its own: a stream job would never end one."""
+    """Each span of a job is a trace of its own: a stream job would never end one."""
 
     def __init__(self, configuration: Configuration) -> None:
         self._provider = _provider(configuration.get(TRACES_SETUP_HOOK))
 
-    def tell(self, spans: Iterable[Span], job_id: JobID, job_name: str) -> None:
-        """They have ended."""
+    def tell(
+        self, spans: Iterable[Span], job_id: JobID, job_name: str, *, of_call: bool = False
+    ) -> None:
+        """They have ended.  *of_call*: they belong to the caller's trace, if it has one."""
         if self._provider is None:
             return
         from opentelemetry.context import Context
         from opentelemetry.trace import Status, StatusCode
 
         tracer = self._provider.get_tracer(_SCOPE)
+        context = None if of_call else Context()
         for span in spans:
             attributes = {"jobId": str(job_id), "jobName": job_name, **span.attributes}
             told = tracer.start_span(
-                span.name, Context(), attributes=attributes, start_time=_nanoseconds(span.begin)
+                span.name, context, attributes=attributes, start_time=_nanoseconds(span.begin)
             )
             if span.failure is not None:
                 told.set_status(Status(StatusCode.ERROR, span.failure))

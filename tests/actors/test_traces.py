@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -107,3 +108,18 @@ def test_jobs_run_though_the_hook_fails(tmp_path: Path, caplog: pytest.LogCaptur
     (record,) = [r for r in caplog.records if "traces.setup-hook" in r.getMessage()]
     assert "tests.actors.test_traces:fails failed" in record.getMessage()
     assert "no collector" in caplog.text
+
+
+def test_a_submission_belongs_to_the_trace_of_the_program(cluster: ThreadedCluster) -> None:
+    graph = python_job(lambda context: None)
+
+    async def submit() -> None:
+        with set_up().get_tracer("program").start_as_current_span("program"):
+            await cluster.client.submit_async(graph)
+
+    asyncio.run(submit())
+    cluster.client.job(graph.job_id).wait(60)
+    (program,), (submission,) = told("program"), told("JobSubmission")
+    assert submission.parent is not None
+    assert submission.parent == program.context
+    assert all(begun.parent is None for begun in told("JobInitialization"))

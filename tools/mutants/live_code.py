@@ -24,6 +24,7 @@ class LiveFunctions:
 
     def __init__(self, files: set[str]) -> None:
         self._functions: dict[Key, list[FunctionType]] = {}
+        gc.unfreeze()  # what is frozen is not among the objects that it has
         for found in gc.get_objects():
             if isinstance(found, FunctionType) and found.__code__.co_filename in files:
                 self._functions.setdefault(_key(found.__code__), []).append(found)
