@@ -121,5 +121,6 @@ def test_a_submission_belongs_to_the_trace_of_the_program(cluster: ThreadedClust
     cluster.client.job(graph.job_id).wait(60)
     (program,), (submission,) = told("program"), told("JobSubmission")
     assert submission.parent is not None
-    assert submission.parent == program.context
+    assert program.context is not None
+    assert submission.parent.span_id == program.context.span_id
     assert all(begun.parent is None for begun in told("JobInitialization"))
