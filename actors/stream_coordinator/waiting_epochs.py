@@ -16,7 +16,9 @@ from flinkray.rpc import RpcEndpoint
 log = logging.getLogger(__name__)
 
 LOOK_INTERVAL = 0.2
-"""Seconds between two looks."""
+"""Seconds between two looks at a stage that is behind, or about to be."""
+IDLE_LOOK_INTERVAL = 1.0
+"""Seconds between two looks at any other: each lists a folder of the storage."""
 
 
 class WaitingEpochs:
@@ -53,6 +55,7 @@ class WaitingEpochs:
 
     async def _look(self, taker: JobVertexID) -> None:
         service, location = self._endpoint.rpc_service, self._location_of(taker)
+        waiting = 0
         while True:
             try:
                 waiting = await service.run_blocking(lambda: Epochs(location).waiting())
@@ -60,7 +63,8 @@ class WaitingEpochs:
                 log.warning("how many epochs wait for %s is not known: %s", taker, error)
             else:
                 self._note(taker, waiting)
-            await service.pause(LOOK_INTERVAL)
+            is_close = 2 * waiting >= self._most
+            await service.pause(LOOK_INTERVAL if is_close else IDLE_LOOK_INTERVAL)
 
     def _note(self, taker: JobVertexID, waiting: int) -> None:
         is_behind = waiting >= self._most
