@@ -144,7 +144,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         self._unreadable: dict[JobID, UnreadableRecordError] = {}
         """Jobs whose stored graph or result could not be read.  They are not run, and nothing of
         theirs is deleted."""
-        self._queries = JobQueries(self._jobs, self._ended, self._unreadable)
+        self._queries = JobQueries(self._jobs, self._ended, self._unreadable, self.clock.monotonic)
         self._resizing = JobResizing(self, self._graphs)
         self._storage_of_users = UserStorage(self.rpc_service)
         self._snapshots = JobSnapshots(self, self._jobs, self._storage_of_users)
@@ -468,8 +468,18 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
     ) -> JobMasterToDispatcherRegistrationSuccess | RegistrationFailure | RegistrationRejection:
         return await self._job_masters.register(job_id, job_master_id, job_master_address)
 
-    async def heartbeat_from_job_master(self, job_id: JobID, job_master_id: JobMasterId) -> None:
+    async def heartbeat_from_job_master(
+        self, job_id: JobID, job_master_id: JobMasterId, overview_number: int
+    ) -> None:
         self._job_masters.heartbeat(job_id, job_master_id)
+        await self.job_overview_changed(job_id, job_master_id, overview_number)
+
+    async def job_overview_changed(
+        self, job_id: JobID, job_master_id: JobMasterId, overview_number: int
+    ) -> None:
+        job = self._jobs.get(job_id)
+        if job is not None and job.job_master_id == job_master_id and job.remembered is not None:
+            job.remembered.heard(overview_number, self.clock.monotonic())
 
     async def _job_master_terminated(
         self, job: ManagedJob, job_master_id: JobMasterId | None, reason: str

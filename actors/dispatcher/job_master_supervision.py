@@ -6,6 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from flinkray.actors.dispatcher.managed_job import ManagedJob
+from flinkray.actors.dispatcher.remembered_overview import RememberedOverview
 from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.gateways.job_processes import KINDS, processes_of_job
 from flinkray.actors.gateways.messages import (
@@ -35,6 +36,8 @@ from flinkray.scheduler.elastic.parallelism import parallelism_bounds
 
 log = logging.getLogger(__name__)
 
+_HEARTBEATS_MISSED = 2
+"""A JobMaster that so many have not come from is asked, whatever it said before."""
 _CANCEL_RETRY_DELAY = 0.5
 """Seconds until a JobMaster is told again to cancel its job."""
 
@@ -72,6 +75,7 @@ class JobMasterSupervision:
 
     def begin(self, settings: HeartbeatSettings) -> None:
         """Begin with the heartbeats."""
+        self._heartbeat_interval = settings.interval
         silence = f"no heartbeat from it for {settings.timeout:g} s"
         self._heartbeats: HeartbeatSender[None, None] = HeartbeatSender(
             self._dispatcher,
@@ -176,6 +180,9 @@ class JobMasterSupervision:
             job.job_master_id = job_master_id
             self.watch(job, job_master_id)
         job.gateway = gateway
+        job.remembered = RememberedOverview(
+            _HEARTBEATS_MISSED * self._heartbeat_interval, self._dispatcher.clock.monotonic()
+        )
         self._heartbeats.unmonitor_target(self._target(job_id, None))
         self._heartbeats.monitor_target(
             self._target(job_id, job_master_id),
@@ -227,7 +234,7 @@ class JobMasterSupervision:
     def forget(self, job: ManagedJob) -> None:
         """The job has no JobMaster at present."""
         self._heartbeats.unmonitor_target(self._target(job.job_id, job.job_master_id))
-        job.gateway = None
+        job.gateway = job.remembered = None
         job.job_master_id = None
 
     def _deaf(self, target: ResourceID, reason: str) -> None:

@@ -36,8 +36,10 @@ class JobQueries:
         jobs: Mapping[JobID, ManagedJob],
         ended: JobHistory,
         unreadable: Mapping[JobID, UnreadableRecordError],
+        now: Callable[[], float],
     ) -> None:
-        """The Dispatcher's own, as they are at any time."""
+        """The Dispatcher's own, as they are at any time; *now*: monotonic seconds."""
+        self._now = now
         self._jobs = jobs
         self._ended = ended
         self._unreadable = unreadable
@@ -131,8 +133,17 @@ class JobQueries:
         return await self._ask(job, lambda job_master: job_master.request_source_coordinator())
 
     async def _overview_of(self, job: ManagedJob) -> JobOverview:
-        overview = await self._ask(job, lambda job_master: job_master.request_job_overview())
-        return job.overview() if overview is None else job.with_start_time(overview)
+        remembered = job.remembered
+        if job.outcome is not None or remembered is None:
+            return job.overview()
+        overview = remembered.get(self._now())
+        if overview is None:
+            answer = await self._ask(job, lambda job_master: job_master.request_job_overview())
+            if answer is None:
+                return job.overview()
+            remembered.answered(answer)
+            overview = answer.overview
+        return job.with_start_time(overview)
 
     async def _ask(
         self, job: ManagedJob, question: Callable[[JobMasterGateway], Awaitable[T]]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flinkray.actors.dispatcher.job_master_deaths import JobMasterDeaths
+from flinkray.actors.dispatcher.remembered_overview import RememberedOverview
 from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.gateways.messages import ArchivedJob, StoredJob
 from flinkray.actors.shared.settings import job_settings
@@ -41,6 +42,8 @@ class ManagedJob:
     """The present leader of the job; None until one is started or has registered."""
     gateway: JobMasterGateway | None = None
     """None while the JobMaster starts."""
+    remembered: RememberedOverview | None = None
+    """What that JobMaster has said last; None: there is none, or it starts."""
     watch: TerminationWatch | None = None
     has_had_job_masters: bool = False
     """Whether one may have left something: a SlotPool outlives its JobMaster."""

@@ -208,8 +208,16 @@ class DispatcherGateway(FencedRpcGateway):
     @abstractmethod
     @oneway
     async def heartbeat_from_job_master(
-        self, job_id: JobID, job_master_id: JobMasterId
-    ) -> None: ...
+        self, job_id: JobID, job_master_id: JobMasterId, overview_number: int
+    ) -> None:
+        """*overview_number*: overviews of the job with a smaller one hold no more."""
+
+    @abstractmethod
+    @oneway
+    async def job_overview_changed(
+        self, job_id: JobID, job_master_id: JobMasterId, overview_number: int
+    ) -> None:
+        """The same, at once.  Who wants to know what has changed asks for it."""
 
     @abstractmethod
     async def job_reached_terminal_state(

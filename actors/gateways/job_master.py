@@ -31,7 +31,12 @@ from flinkray.rpc.liveness.registration import RegistrationFailure, Registration
 from flinkray.scheduler.graph.job_graph import ParallelismBounds
 from flinkray.scheduler.job.coordinator_events import CoordinatorID
 from flinkray.scheduler.job.input_splits import InputSplit
-from flinkray.scheduler.reports.job_info import ExceptionEntry, JobDetails, JobOverview, JobProgress
+from flinkray.scheduler.reports.job_info import (
+    ExceptionEntry,
+    JobDetails,
+    JobProgress,
+    NumberedOverview,
+)
 from flinkray.scheduler.shared.slots import (
     AllocatedSlot,
     ResourceShortage,
@@ -179,8 +184,9 @@ class JobMasterGateway(CoordinatorListenerGateway, KvStateRegistryGateway, KvSta
     async def request_job_status(self) -> JobStatus: ...
 
     @abstractmethod
-    async def request_job_overview(self) -> JobOverview:
-        """Its status and the numbers of its tasks: an answer whose size does not depend on them."""
+    async def request_job_overview(self) -> NumberedOverview:
+        """Its status and the numbers of its tasks: an answer whose size does not depend on them.
+        When it holds no more, the Dispatcher is told."""
 
     @abstractmethod
     async def request_job_progress(self) -> JobProgress:

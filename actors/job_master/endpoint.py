@@ -30,6 +30,7 @@ from flinkray.actors.job_master.checkpoint_carrier import CheckpointCarrier
 from flinkray.actors.job_master.global_aggregates import GlobalAggregates
 from flinkray.actors.job_master.job_end import report_end
 from flinkray.actors.job_master.leaders import JobMasterLeaders
+from flinkray.actors.job_master.overview_news import OverviewNews
 from flinkray.actors.job_master.past_coordinators import PastCoordinators
 from flinkray.actors.job_master.reconciliation import Reconciliation
 from flinkray.actors.job_master.running_io_metrics import RunningIOMetrics
@@ -97,9 +98,9 @@ from flinkray.scheduler.job.job_scheduler_actions import TimerPurpose
 from flinkray.scheduler.reports.job_info import (
     ExceptionEntry,
     JobDetails,
-    JobOverview,
     JobProgress,
     JobResult,
+    NumberedOverview,
 )
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import (
@@ -168,6 +169,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         )
         heartbeat = heartbeat_settings(configuration)
         self._leaders = JobMasterLeaders(self, self._job_id, services, listener=self)
+        self._overview_news = OverviewNews(self._scheduler, self._leaders.overview_changed)
         self._reconciliation = Reconciliation(self)
         ledger = SlotLedger()
         self._task_executors = TaskExecutorConnections(
@@ -401,6 +403,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
                     if not self._checkpoints.carry_out(action):
                         self._slots.carry_out(action)
         self._traces.tell(self._scheduler.take_spans(), self._job_id, self._graph.name)
+        self._overview_news.changed()
 
     def _when_decided(self, event: Callable[[], list[act.JobSchedulerAction]]) -> None:
         """Have it happen, be it when this JobMaster knows what runs."""
@@ -473,6 +476,10 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
 
     def resource_manager_lost(self) -> None:
         self._reconciliation.when_decided(self._slots.resource_manager_lost)
+
+    @property
+    def overview_number(self) -> int:
+        return self._overview_news.number
 
     def bounds_changed(self, bounds: tuple[ParallelismBounds, ...]) -> None:
         self._when_decided(lambda: self._scheduler.resize(bounds, self._now))
@@ -595,8 +602,8 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     async def request_job_status(self) -> JobStatus:
         return self._scheduler.status
 
-    async def request_job_overview(self) -> JobOverview:
-        return self._scheduler.overview()
+    async def request_job_overview(self) -> NumberedOverview:
+        return self._overview_news.give()
 
     async def request_job_progress(self) -> JobProgress:
         return self._scheduler.progress()

@@ -32,6 +32,11 @@ class LeadersListener(Protocol):
     def resource_manager_lost(self) -> None:
         """It is not any more."""
 
+    @property
+    def overview_number(self) -> int:
+        """Overviews of the job with a smaller one hold no more."""
+        raise NotImplementedError
+
     def bounds_changed(self, bounds: tuple[ParallelismBounds, ...]) -> None:
         """Those of the vertices of an elastic job, as the Dispatcher knows them."""
 
@@ -180,7 +185,7 @@ class JobMasterLeaders:
         self._dispatcher_heartbeats.monitor_target(
             response.dispatcher_resource_id,
             lambda _: dispatcher.heartbeat_from_job_master(
-                self._job_id, self._job_master.fencing_token
+                self._job_id, self._job_master.fencing_token, self._listener.overview_number
             ),
         )
         if response.bounds:
@@ -190,6 +195,22 @@ class JobMasterLeaders:
 
     def _dispatcher_lost(self, reason: str) -> None:
         self._dispatcher_heartbeats.stop()
+
+    def overview_changed(self, number: int) -> None:
+        """Tell the Dispatcher, if there is one: the next has nothing that could be out of date."""
+        dispatcher = self._dispatcher.target_gateway
+        if dispatcher is not None:
+            self._job_master.create_task(
+                self._tell_overview_changed(dispatcher, number), "tell of another overview"
+            )
+
+    async def _tell_overview_changed(self, dispatcher: DispatcherGateway, number: int) -> None:
+        try:
+            await dispatcher.job_overview_changed(
+                self._job_id, self._job_master.fencing_token, number
+            )
+        except RpcError as error:  # the next heartbeat tells it
+            log.info("job %s: the Dispatcher does not hear of a change: %s", self._job_id, error)
 
     def refuse_other_dispatchers(self, dispatcher_id: DispatcherId, method: str) -> None:
         """Raises FencingTokenError unless it is the one that is followed."""

@@ -229,6 +229,7 @@ class Execution:
             raise self.illegal(f"go from {self.state.name} to {state.name}")
         self._transitions = (*self._transitions, (state, now, cause))
         self.state = state
+        self.vertex.job_vertex.changes += 1
         if state.is_terminal:
             self.vertex.job_vertex.execution_ended(state)
 
@@ -467,6 +468,7 @@ class ExecutionVertex:
         if not before.state.is_terminal:
             raise before.illegal("be followed by another attempt: it has not ended")
         self.job_vertex.execution_reset(before.state)
+        self.job_vertex.changes += 1
         self.prior = (*self.prior, before)[-PRIOR_ATTEMPTS_KEPT:]
         self.current = Execution(self, before.attempt_number + 1, now)
         return self.current
@@ -478,6 +480,7 @@ class ExecutionJobVertex:
     __slots__ = (
         "_finished",
         "_unended",
+        "changes",
         "coordinator_attempt",
         "coordinator_is_there",
         "first",
@@ -517,6 +520,8 @@ class ExecutionJobVertex:
         may be in the slots of its subtasks."""
         self._unended = self.parallelism
         self._finished = 0
+        self.changes = 0
+        """How often a subtask has entered a state."""
         self.subtasks = tuple(ExecutionVertex(self, i, attempt, now) for i in range(parallelism))
         self.results = [
             IntermediateResult(data_set.data_set_id, data_set.result_type, self, data_set.medium)

@@ -137,8 +137,13 @@ class JobRecord:
             self._started_at + self.epoch_offset,
             None if ended is None else ended + self.epoch_offset,
             tasks,
-            max(self._machine.entered.values()) + self.epoch_offset,
+            self.last_modified + self.epoch_offset,
         )
+
+    @property
+    def last_modified(self) -> float:
+        """When its status changed last."""
+        return max(self._machine.entered.values())
 
     def job_result(self, now: float) -> JobResult:
         """How the job ended.  A cancelled job's result is without any failure (JM-22)."""

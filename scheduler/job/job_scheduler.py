@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from flinkray.core.errors import (
@@ -740,6 +740,12 @@ class JobScheduler:
     def overview(self) -> JobOverview:
         """The same in a few numbers."""
         return self._job.overview(task_counts(self._graph.vertices))
+
+    @property
+    def overview_state(self) -> Hashable:
+        """Another one whenever :meth:`overview` is; to be had without a look at each task."""
+        changes = sum(vertex.changes for vertex in self._graph.vertices)
+        return self.status, self._job.last_modified, self.graph_id, changes
 
     def _with_progress(self) -> Iterator[tuple[ExecutionJobVertex, SparkProgress | None]]:
         for vertex in self._graph.vertices:

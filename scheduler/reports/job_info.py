@@ -187,6 +187,15 @@ class JobOverview:
     """Seconds since the epoch when its status changed last."""
 
 
+@message
+class NumberedOverview:
+    """What a JobMaster answers who looks at its job.  It holds until the JobMaster tells of a
+    greater number."""
+
+    number: int
+    overview: JobOverview
+
+
 @stored("JobResult", version=2, migrations={1: with_defaults})
 @message
 class JobResult:

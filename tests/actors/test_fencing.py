@@ -786,7 +786,7 @@ async def test_heartbeats_of_a_past_job_master_do_not_keep_one_that_is_hung(
 
         async def past() -> None:
             while True:
-                await dispatcher.heartbeat_from_job_master(job_id, PAST_MASTER)
+                await dispatcher.heartbeat_from_job_master(job_id, PAST_MASTER, 0)
                 await asyncio.sleep(1)
 
         task = asyncio.ensure_future(past())
@@ -806,4 +806,5 @@ def test_each_method_that_leaders_call_on_a_dispatcher_is_called_late() -> None:
         "register_job_master",
         "job_reached_terminal_state",
         "heartbeat_from_job_master",
+        "job_overview_changed",
     }

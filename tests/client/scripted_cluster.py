@@ -276,7 +276,14 @@ class ScriptedDispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
     ) -> JobMasterToDispatcherRegistrationSuccess | RegistrationRejection:
         raise AssertionError("there are no JobMasters")
 
-    async def heartbeat_from_job_master(self, job_id: JobID, job_master_id: JobMasterId) -> None:
+    async def job_overview_changed(
+        self, job_id: JobID, job_master_id: JobMasterId, overview_number: int
+    ) -> None:
+        raise AssertionError("there are no JobMasters")
+
+    async def heartbeat_from_job_master(
+        self, job_id: JobID, job_master_id: JobMasterId, overview_number: int
+    ) -> None:
         raise AssertionError("there are no JobMasters")
 
     async def job_reached_terminal_state(

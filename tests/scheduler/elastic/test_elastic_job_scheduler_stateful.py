@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -15,6 +17,7 @@ from flinkray.scheduler.job.job_scheduler_actions import (
     TimerKey,
     TimerPurpose,
 )
+from flinkray.scheduler.reports.job_info import JobOverview
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from tests.scheduler.builders import only
 from tests.scheduler.elastic.test_elastic_job_scheduler import ElasticUnderTest
@@ -27,6 +30,7 @@ class ElasticMachine(RuleBasedStateMachine):
     def submit(self, restarts: int) -> None:
         self.elastic = ElasticUnderTest(restarts=restarts)
         self.seen = 0
+        self.overviews: dict[Hashable, JobOverview] = {}
         self.upper: dict[JobVertexID, int] = {}
         """Since the first resize."""
         self.restarts: list[TimerKey] = []
@@ -108,6 +112,13 @@ class ElasticMachine(RuleBasedStateMachine):
         self.elastic.answer()
         self.upper = {first.vertex_id: 1 + a[1], second.vertex_id: b}
         self.note()
+
+    @invariant()
+    def no_overview_changes_unnoticed(self) -> None:
+        if hasattr(self, "elastic"):
+            scheduler = self.elastic.scheduler
+            overview = scheduler.overview()
+            assert self.overviews.setdefault(scheduler.overview_state, overview) == overview
 
     @invariant()
     def nothing_runs_with_more_than_it_may(self) -> None:

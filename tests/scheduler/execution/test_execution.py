@@ -106,7 +106,9 @@ def test_new_attempt_needs_the_end_of_the_current_one() -> None:
     with pytest.raises(IllegalTransitionError, match="it has not ended"):
         subtask.reset_for_new_execution(1.0)
     subtask.current.begin_cancel(1.0)
+    changes = subtask.job_vertex.changes
     attempt = subtask.reset_for_new_execution(2.0)
+    assert subtask.job_vertex.changes > changes
     assert attempt.attempt_id.attempt_number == 1
     assert attempt.state is ExecutionState.CREATED
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +26,7 @@ from flinkray.scheduler.job.job_scheduler_actions import (
     StartTimer,
     TimerKey,
 )
+from flinkray.scheduler.reports.job_info import JobOverview
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.scheduler.slots.slot_requests import SlotRequestFailed, SlotRequestFailure, SlotsLost
@@ -65,6 +67,7 @@ class TasksMachine(RuleBasedStateMachine):
     def begin(self, shape: dict[str, Any], strategy: RestartStrategy, restart_all: bool) -> None:
         graph = replace(job(restart_strategy=strategy, **shape), restart_all=restart_all)
         self.graph = execution_graph(**shape)
+        self.overviews: dict[Hashable, JobOverview] = {}
         self.regions = PipelinedRegions(self.graph)
         self.tasks = TasksUnderTest(graph, slots_each=2)
         self.timers: list[TimerKey] = []
@@ -289,6 +292,13 @@ class TasksMachine(RuleBasedStateMachine):
             self.act(event, *argument[event])
 
     # what must hold
+
+    @invariant()
+    def no_overview_changes_unnoticed(self) -> None:
+        if hasattr(self, "graph"):
+            scheduler = self.tasks.scheduler
+            overview = scheduler.overview()
+            assert self.overviews.setdefault(scheduler.overview_state, overview) == overview
 
     @invariant()
     def end_and_terminal_status_come_together(self) -> None:
