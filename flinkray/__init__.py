@@ -1,9 +1,14 @@
-"""flinkray: an actor framework on Ray that mirrors Flink's, and a Flink-style runtime on it."""
+"""flinkray: an actor framework on Ray that mirrors Flink's, and a Flink-style runtime on it.
+
+Public names are loaded when they are used: every process of a cluster imports this module, and only
+clients need the client.
+"""
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from flinkray.core.lazy_door import lazy_door
 
 if TYPE_CHECKING:
     from flinkray.client.cluster_client import ClusterClient
@@ -49,36 +54,29 @@ __all__ = [
     "spark_table",
 ]
 
-_MODULES = {
-    "BatchJob": "flinkray.datastream.batch_job",
-    "ClusterClient": "flinkray.client.cluster_client",
-    "Configuration": "flinkray.core.config",
-    "ExecutionState": "flinkray.scheduler.shared.states",
-    "ExponentialDelayRestart": "flinkray.scheduler.graph.job_graph",
-    "FailureRateRestart": "flinkray.scheduler.graph.job_graph",
-    "FixedDelayRestart": "flinkray.scheduler.graph.job_graph",
-    "FlinkRayError": "flinkray.core.errors",
-    "JobExecutionResult": "flinkray.client.job_result",
-    "JobGraph": "flinkray.scheduler.graph.job_graph",
-    "JobHandle": "flinkray.client.job_handle",
-    "JobStatus": "flinkray.scheduler.shared.states",
-    "NoRestart": "flinkray.scheduler.graph.job_graph",
-    "QueryableStateClient": "flinkray.client.queryable_state",
-    "SparkTable": "flinkray.datastream.spark_table",
-    "connect": "flinkray.client.connect",
-    "spark_job": "flinkray.client.job_builder",
-    "spark_table": "flinkray.datastream.spark_table",
-}
-
-
-def __getattr__(name: str) -> object:
-    """Public names are loaded when they are used: every process of a cluster imports this module,
-    and only clients need the client (PEP 562)."""
-    if name not in _MODULES:
-        raise AttributeError(f"module 'flinkray' has no attribute {name!r}")
-    value: object = getattr(importlib.import_module(_MODULES[name]), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_door(
+    __name__,
+    {
+        "BatchJob": "datastream.batch_job",
+        "ClusterClient": "client.cluster_client",
+        "Configuration": "core.config",
+        "ExecutionState": "scheduler.shared.states",
+        "ExponentialDelayRestart": "scheduler.graph.job_graph",
+        "FailureRateRestart": "scheduler.graph.job_graph",
+        "FixedDelayRestart": "scheduler.graph.job_graph",
+        "FlinkRayError": "core.errors",
+        "JobExecutionResult": "client.job_result",
+        "JobGraph": "scheduler.graph.job_graph",
+        "JobHandle": "client.job_handle",
+        "JobStatus": "scheduler.shared.states",
+        "NoRestart": "scheduler.graph.job_graph",
+        "QueryableStateClient": "client.queryable_state",
+        "SparkTable": "datastream.spark_table",
+        "connect": "client.connect",
+        "spark_job": "client.job_builder",
+        "spark_table": "datastream.spark_table",
+    },
+)
 
 
 def __dir__() -> list[str]:

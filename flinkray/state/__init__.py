@@ -8,8 +8,9 @@ Names are loaded when they are used: clients know what there is, and need no Num
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from flinkray.core.lazy_door import lazy_door
 
 if TYPE_CHECKING:
     from flinkray.state.backend import KeyedStateBackend
@@ -85,48 +86,43 @@ __all__ = [
     "ValueTable",
 ]
 
-_MODULES = {
-    "AggregatingState": "interfaces",
-    "AggregatingStateDescriptor": "descriptors",
-    "AppendingState": "interfaces",
-    "ArrayState": "interfaces",
-    "ArrayStateDescriptor": "descriptors",
-    "BroadcastState": "interfaces",
-    "HeapKeyedStateBackend": "heap",
-    "KeyContext": "key_context",
-    "KeyedSnapshot": "snapshots",
-    "KeyedStateBackend": "backend",
-    "ListState": "interfaces",
-    "ListStateDescriptor": "descriptors",
-    "ListTable": "table",
-    "MapState": "interfaces",
-    "MapStateDescriptor": "descriptors",
-    "MapTable": "table",
-    "MergingState": "interfaces",
-    "OperatorCapture": "operator_state",
-    "OperatorSnapshot": "operator_state",
-    "OperatorStateBackend": "operator_state",
-    "ReadOnlyBroadcastState": "interfaces",
-    "ReducingState": "interfaces",
-    "ReducingStateDescriptor": "descriptors",
-    "State": "interfaces",
-    "StateCapture": "snapshots",
-    "StateDescriptor": "descriptors",
-    "StateError": "errors",
-    "StateMigrationError": "errors",
-    "StateTable": "table",
-    "StateTtlConfig": "ttl",
-    "StateVisibility": "ttl",
-    "UpdateType": "ttl",
-    "ValueState": "interfaces",
-    "ValueStateDescriptor": "descriptors",
-    "ValueTable": "table",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_door(
+    __name__,
+    {
+        "AggregatingState": "interfaces",
+        "AggregatingStateDescriptor": "descriptors",
+        "AppendingState": "interfaces",
+        "ArrayState": "interfaces",
+        "ArrayStateDescriptor": "descriptors",
+        "BroadcastState": "interfaces",
+        "HeapKeyedStateBackend": "heap",
+        "KeyContext": "key_context",
+        "KeyedSnapshot": "snapshots",
+        "KeyedStateBackend": "backend",
+        "ListState": "interfaces",
+        "ListStateDescriptor": "descriptors",
+        "ListTable": "table",
+        "MapState": "interfaces",
+        "MapStateDescriptor": "descriptors",
+        "MapTable": "table",
+        "MergingState": "interfaces",
+        "OperatorCapture": "operator_state",
+        "OperatorSnapshot": "operator_state",
+        "OperatorStateBackend": "operator_state",
+        "ReadOnlyBroadcastState": "interfaces",
+        "ReducingState": "interfaces",
+        "ReducingStateDescriptor": "descriptors",
+        "State": "interfaces",
+        "StateCapture": "snapshots",
+        "StateDescriptor": "descriptors",
+        "StateError": "errors",
+        "StateMigrationError": "errors",
+        "StateTable": "table",
+        "StateTtlConfig": "ttl",
+        "StateVisibility": "ttl",
+        "UpdateType": "ttl",
+        "ValueState": "interfaces",
+        "ValueStateDescriptor": "descriptors",
+        "ValueTable": "table",
+    },
+)

@@ -1,10 +1,11 @@
-"""For tests of what runs on flinkray, users' and our own.  Importing it does not import Ray."""
+"""For tests of what runs on flinkray, users' and our own.  Importing it does not import Ray: whole
+clusters and the simulation are loaded when they are used."""
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
+from flinkray.core.lazy_door import lazy_door
 from flinkray.testing.manual_clock import ManualClock
 from flinkray.testing.testing_gateway import Call, TestingGateway, UnexpectedCallError
 from flinkray.testing.virtual_time import on_virtual_time, run_on_virtual_time
@@ -37,22 +38,16 @@ __all__ = [
     "wait_until",
 ]
 
-_MODULES = {
-    "DataStreamTestSinkFunction": "flinkray.testing.stream_results",
-    "Faults": "flinkray.testing.simulation",
-    "MiniCluster": "flinkray.testing.mini_cluster",
-    "OperatorHarness": "flinkray.testing.operator_harness",
-    "Simulation": "flinkray.testing.simulation",
-    "SimulatedCluster": "flinkray.testing.simulated_cluster",
-    "scripted_job": "flinkray.testing.cluster_under_test",
-    "simulate": "flinkray.testing.simulation",
-}
-
-
-def __getattr__(name: str) -> object:
-    """Whole clusters and the simulation are loaded when they are used (PEP 562)."""
-    if name not in _MODULES:
-        raise AttributeError(f"module 'flinkray.testing' has no attribute {name!r}")
-    value: object = getattr(importlib.import_module(_MODULES[name]), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_door(
+    __name__,
+    {
+        "DataStreamTestSinkFunction": "stream_results",
+        "Faults": "simulation",
+        "MiniCluster": "mini_cluster",
+        "OperatorHarness": "operator_harness",
+        "Simulation": "simulation",
+        "SimulatedCluster": "simulated_cluster",
+        "scripted_job": "cluster_under_test",
+        "simulate": "simulation",
+    },
+)

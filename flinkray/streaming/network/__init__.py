@@ -9,8 +9,9 @@ Names are loaded when they are used: who only speaks of addresses needs no Arrow
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from flinkray.core.lazy_door import lazy_door
 
 if TYPE_CHECKING:
     from flinkray.streaming.network.connection import Connection
@@ -68,40 +69,35 @@ __all__ = [
     "register_output",
 ]
 
-_MODULES = {
-    "BatchTooLargeError": "errors",
-    "ChannelError": "errors",
-    "ChannelMetrics": "metrics",
-    "ChannelSource": "environment",
-    "Connection": "connection",
-    "ConsumerLostError": "errors",
-    "DataAddress": "sockets",
-    "FrameReader": "receiving",
-    "NetworkEnvironment": "environment",
-    "NetworkInputGate": "input_gate",
-    "NetworkSettings": "settings",
-    "Part": "frames",
-    "PartitionReleasedError": "errors",
-    "PartitionUnavailableError": "errors",
-    "PartitionWriter": "record_writer",
-    "ProducerLostError": "errors",
-    "ResultPartition": "result_partition",
-    "Signal": "signal",
-    "Subpartition": "result_partition",
-    "Timers": "timers",
-    "Welcome": "transport",
-    "Wire": "wire",
-    "WireFormatError": "errors",
-    "decode_elements": "in_flight_format",
-    "encode_elements": "in_flight_format",
-    "register_input": "metrics",
-    "register_output": "metrics",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_door(
+    __name__,
+    {
+        "BatchTooLargeError": "errors",
+        "ChannelError": "errors",
+        "ChannelMetrics": "metrics",
+        "ChannelSource": "environment",
+        "Connection": "connection",
+        "ConsumerLostError": "errors",
+        "DataAddress": "sockets",
+        "FrameReader": "receiving",
+        "NetworkEnvironment": "environment",
+        "NetworkInputGate": "input_gate",
+        "NetworkSettings": "settings",
+        "Part": "frames",
+        "PartitionReleasedError": "errors",
+        "PartitionUnavailableError": "errors",
+        "PartitionWriter": "record_writer",
+        "ProducerLostError": "errors",
+        "ResultPartition": "result_partition",
+        "Signal": "signal",
+        "Subpartition": "result_partition",
+        "Timers": "timers",
+        "Welcome": "transport",
+        "Wire": "wire",
+        "WireFormatError": "errors",
+        "decode_elements": "in_flight_format",
+        "encode_elements": "in_flight_format",
+        "register_input": "metrics",
+        "register_output": "metrics",
+    },
+)

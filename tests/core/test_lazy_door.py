@@ -1,0 +1,40 @@
+"""Doors of packages whose names are loaded when they are used."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+import flinkray
+import flinkray.core
+import flinkray.state
+import flinkray.streaming.network
+import flinkray.testing
+from flinkray.core.ids import JobID
+from flinkray.core.lazy_door import lazy_door
+
+
+@pytest.mark.parametrize(
+    "package", [flinkray, flinkray.state, flinkray.streaming.network, flinkray.testing]
+)
+def test_all_that_a_door_names_is_there(package: ModuleType) -> None:
+    assert [name for name in package.__all__ if not hasattr(package, name)] == []
+
+
+def test_a_name_is_looked_for_once_and_no_other_one_is_there() -> None:
+    load = lazy_door("flinkray.core", {"JobID": "ids"})
+    assert load("JobID") is JobID
+    assert vars(flinkray.core).pop("JobID") is JobID
+    with pytest.raises(AttributeError, match=r"module 'flinkray\.core' has no attribute 'JobId'"):
+        load("JobId")
+
+
+def test_a_door_loads_nothing_that_lies_behind_it() -> None:
+    code = "import sys, flinkray.state; print('flinkray.state.heap' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "False\n"
