@@ -47,6 +47,7 @@ DESCRIPTIONS = {
         "numberOfInProgressCheckpoints": "Checkpoints that are under way.",
         "numberOfCompletedCheckpoints": "Checkpoints that are complete.",
         "numberOfFailedCheckpoints": "Checkpoints that have failed.",
+        "lastCompletedCheckpointId": "The id of the last complete checkpoint.",
         "lastCheckpointDuration": "Milliseconds that the last complete checkpoint took.",
         "lastCheckpointSize": "Bytes that the last complete checkpoint has written.",
         "lastCheckpointFullSize": "Bytes of all state of the last complete checkpoint.",
@@ -86,22 +87,4 @@ def values_of_job(
         "uptime": 0 if running_since is None else (now - running_since) * 1000,
         "numRestarts": restarts,
     }
-    if checkpoints is None:
-        return values
-    values |= {
-        "totalNumberOfCheckpoints": (
-            checkpoints.in_progress + checkpoints.completed + checkpoints.failed
-        ),
-        "numberOfInProgressCheckpoints": checkpoints.in_progress,
-        "numberOfCompletedCheckpoints": checkpoints.completed,
-        "numberOfFailedCheckpoints": checkpoints.failed,
-    }
-    last = checkpoints.latest_completed
-    if last is not None and last.duration is not None:
-        values |= {
-            "lastCheckpointDuration": last.duration * 1000,
-            "lastCheckpointSize": last.checkpointed_size,
-            "lastCheckpointFullSize": last.state_size,
-            "lastCheckpointCompletedTimestamp": last.timestamp + last.duration * 1000,
-        }
-    return values
+    return values if checkpoints is None else {**values, **checkpoints.figures()}

@@ -117,25 +117,10 @@ def of_job(job: JobDetails, now: float) -> dict[str, float | str]:
     checkpoints = job.checkpoints
     if checkpoints is None:
         return values
-    values |= {
-        "totalNumberOfCheckpoints": (
-            checkpoints.in_progress + checkpoints.completed + checkpoints.failed
-        ),
-        "numberOfInProgressCheckpoints": checkpoints.in_progress,
-        "numberOfCompletedCheckpoints": checkpoints.completed,
-        "numberOfFailedCheckpoints": checkpoints.failed,
-    }
+    values |= checkpoints.figures()
     last = checkpoints.latest_completed
-    if last is not None and last.duration is not None:
-        values |= {
-            "lastCompletedCheckpointId": last.checkpoint_id,
-            "lastCheckpointSize": last.checkpointed_size,
-            "lastCheckpointFullSize": last.state_size,
-            "lastCheckpointDuration": milliseconds(last.duration),
-            "lastCheckpointCompletedTimestamp": last.timestamp + milliseconds(last.duration),
-        }
-        if last.path is not None:
-            values["lastCheckpointExternalPath"] = last.path
+    if last is not None and last.path is not None:
+        values["lastCheckpointExternalPath"] = last.path
     return values
 
 

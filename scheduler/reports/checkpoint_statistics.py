@@ -59,3 +59,23 @@ class CheckpointsOverview:
     """Its id."""
     history: tuple[CheckpointStatistics, ...]
     """Newest first; those in progress before all others."""
+
+    def figures(self) -> dict[str, int]:
+        """Under the names of Flink's metrics; those of the last one where there is one."""
+        figures = {
+            "totalNumberOfCheckpoints": self.in_progress + self.completed + self.failed,
+            "numberOfInProgressCheckpoints": self.in_progress,
+            "numberOfCompletedCheckpoints": self.completed,
+            "numberOfFailedCheckpoints": self.failed,
+        }
+        last = self.latest_completed
+        if last is not None and last.duration is not None:
+            took = round(last.duration * 1000)
+            figures |= {
+                "lastCompletedCheckpointId": last.checkpoint_id,
+                "lastCheckpointSize": last.checkpointed_size,
+                "lastCheckpointFullSize": last.state_size,
+                "lastCheckpointDuration": took,
+                "lastCheckpointCompletedTimestamp": last.timestamp + took,
+            }
+        return figures

@@ -1,0 +1,39 @@
+"""Jobs under the names of Flink's metrics, as they are exported and as the REST endpoint has them."""
+
+from __future__ import annotations
+
+import pytest
+
+from flinkray.actors.shared.exported_metrics import JOB, samples_of, values_of_job
+from flinkray.core.ids import JobID
+from flinkray.rest.metrics_json import of_job
+from flinkray.scheduler.reports.checkpoint_statistics import (
+    CheckpointsOverview,
+    CheckpointStatistics,
+    CheckpointStatus,
+)
+from flinkray.scheduler.reports.job_info import JobDetails, JobOverview
+from flinkray.scheduler.shared.states import JobStatus
+
+LAST = CheckpointStatistics(7, CheckpointStatus.COMPLETED, False, 5000, 1.5, 2, 2, 300, 100, "/chk")
+
+
+@pytest.mark.parametrize("last", [None, LAST])
+def test_a_job_has_the_same_figures_at_both_endpoints(last: CheckpointStatistics | None) -> None:
+    checkpoints = CheckpointsOverview(1, 2, 3, 0, last, None, None, None, ())
+    started = {JobStatus.RUNNING.name: 10.0}
+    job = JobID(bytes(16))
+    overview = JobOverview(job, "flights", JobStatus.RUNNING, 9.0, None, last_modified=10.0)
+    details = JobDetails(
+        job, "flights", JobStatus.RUNNING, 9.0, None, started, 4, (), checkpoints=checkpoints
+    )
+
+    exported = values_of_job(overview, 4, checkpoints, 12.0)
+
+    of_rest = of_job(details, 12.0)
+    of_rest.pop("lastCheckpointExternalPath", None)  # which is no number
+    assert exported == of_rest
+    assert (exported["uptime"], exported["totalNumberOfCheckpoints"]) == (2000, 6)
+    if last is not None:
+        assert exported["lastCheckpointCompletedTimestamp"] == 6500
+    assert len(list(samples_of(JOB, exported, {"job": "flights"}))) == len(exported)
