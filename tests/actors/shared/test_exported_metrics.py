@@ -1,4 +1,4 @@
-"""Jobs under the names of Flink's metrics, as they are exported and as the REST endpoint has them."""
+"""Jobs under the names of Flink's metrics, as they are exported and as REST has them."""
 
 from __future__ import annotations
 
