@@ -181,7 +181,9 @@ def _exit_code(error: FlinkRayError) -> int:
 
 def _one_line(error: FlinkRayError) -> str:
     """Long ones (a Java stack in the message of a Spark error) are cut."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    from flinkray.client.cli_output import printable
+
+    text = printable(" ".join(str(error).split())) or type(error).__name__
     return text if len(text) <= _LONGEST_LINE else f"{text[:_LONGEST_LINE]} … (--verbose: all)"
 
 

@@ -85,7 +85,7 @@ def job_of(client: ClusterClient, reference: str) -> JobID:
     if not found:
         raise UnknownJob(f"no job's id begins with {reference} (see: flinkray list)")
     if len(found) > 1:
-        jobs = ", ".join(f"{job.job_id} ({job.name})" for job in found)
+        jobs = ", ".join(f"{job.job_id} ({job.name!r})" for job in found)
         raise click.UsageError(f"the ids of {len(found)} jobs begin with {reference}: {jobs}")
     return found[0].job_id
 

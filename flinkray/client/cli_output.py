@@ -107,7 +107,7 @@ def job_details(details: JobDetails, now: float, *, verbose: bool = False) -> st
         lines += ["", *_vertex(vertex, verbose)]
     for entry in details.exceptions:
         lines += ["", *_failure(entry, verbose)]
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def _checkpoints(
@@ -351,6 +351,7 @@ def _width_within() -> int | None:
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> str:
     """*width*: what is wider is cut, of the widest columns first, as far as it takes and as columns
     can be read."""
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
     if width is not None:
         named = zip(widths, header, strict=True)
@@ -364,6 +365,16 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | Non
         for row in (header, *rows)
     ]
     return "\n".join(line.rstrip() for line in lines)
+
+
+def printable(line: str) -> str:
+    """With escapes in place of what would end the line, or tell a terminal what to do: names and
+    failures are whatever a program has said.  Tabs stay, which begin the lines of Java's stacks."""
+    if line.isprintable():
+        return line
+    return "".join(
+        c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in line
+    )
 
 
 def _cut(cell: str, width: int) -> str:

@@ -251,6 +251,27 @@ def test_tables_fit_the_terminal_as_far_as_they_can_be_read(width: int | None, l
     assert text.splitlines()[1] == line
 
 
+def test_names_neither_end_lines_nor_tell_the_terminal_what_to_do(
+    client: ClusterClient, command: Command, output: Output
+) -> None:
+    name = "daily\n\x1b[2Jflights\u202e"
+    client.submit(job_graph(name))
+    assert command(["list"]) == 0
+    out = output()[0]
+    assert len(out.splitlines()) == 2
+    assert "daily\\n\\x1b[2Jflights\\u202e" in out
+
+
+def test_what_went_wrong_tells_the_terminal_nothing() -> None:
+    failure = ExceptionEntry(5.0, "boom\x1b]0;title\x07\nsecond")
+    details = JobDetails(
+        JobID(bytes(16)), "a\rb", JobStatus.FAILED, 1.0, 2.0, {}, 0, exceptions=(failure,)
+    )
+    lines = cli_output.job_details(details, 3.0).splitlines()
+    assert lines[1] == "name        a\\rb"
+    assert lines[-2:] == ["  boom\\x1b]0;title\\x07", "  second"]
+
+
 def test_every_command_that_shows_something_can_show_it_as_json() -> None:
     context = click.Context(cli, info_name="flinkray")
     without = set()
@@ -537,7 +558,7 @@ def test_a_beginning_that_ids_of_several_jobs_have_is_refused(
     world: World, command: Command, output: Output
 ) -> None:
     assert command(["cancel", "ab"]) == 2
-    assert f"the ids of 2 jobs begin with ab: {FIRST} (first), {SECOND} (second)" in output()[1]
+    assert f"the ids of 2 jobs begin with ab: {FIRST} ('first'), {SECOND} ('second')" in output()[1]
     assert world.cancelled == []
 
 
