@@ -7,6 +7,7 @@ import platform
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import Enum
 from importlib import metadata
@@ -18,9 +19,10 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import flinkray
+from flinkray.checkpoint import locations
 from flinkray.client import node_check, ray_runtime
 from flinkray.client.ray_runtime import ClusterNotFoundError, ClusterRecord
-from flinkray.client.storage_check import try_storage
+from flinkray.client.storage_check import marked, try_storage
 from flinkray.core.config import Configuration
 from flinkray.core.errors import UnsupportedEnvironmentError
 from flinkray.core.high_availability_options import ZOOKEEPER_QUORUM
@@ -129,10 +131,17 @@ def _of_ray(cluster_id: str) -> Iterator[Check]:
         yield Check("cluster", Verdict.GOOD, f"{cluster_id!r} runs")
         yield from _of_ports(cluster_id)
     storage = record.storage_dir if record is not None else Configuration().get(STORAGE_DIR)
-    yield _of_storage(storage, "here")
+    if storage is not None and locations.is_local(storage) and ray_runtime.is_elsewhere():
+        mark = None
+        yield Check(
+            "storage", Verdict.LEFT_OUT, f"here: {storage} is one of the cluster's machines"
+        )
+    else:
+        mark = _trial_name()
+        yield _of_storage(storage, "here")
     if record is not None:
         yield from _of_zookeeper(record)
-    yield from _of_nodes(nodes, storage)
+    yield from _of_nodes(nodes, storage, mark)
 
 
 def _of_ports(cluster_id: str) -> Iterator[Check]:
@@ -174,7 +183,7 @@ def _storage_check(location: str, where: str, error: str | None) -> Check:
         "storage",
         Verdict.BAD,
         f"{where}: {location}: {error}",
-        "let every node read and write there, or choose another place: "
+        "let every node read and write there, in one and the same place, or choose another one: "
         "flinkray cluster up -D storage.dir=…",
     )
 
@@ -211,17 +220,23 @@ def _of_zookeeper(record: ClusterRecord) -> Iterator[Check]:
         client.close()
 
 
-def _of_nodes(nodes: list[dict[str, Any]], storage: str | None) -> Iterator[Check]:
+def _of_nodes(
+    nodes: list[dict[str, Any]], storage: str | None, mark: str | None
+) -> Iterator[Check]:
+    """*mark*: what they are to find in the storage; None: this machine may have another one."""
     cloudpickle.register_pickle_by_value(node_check)
-    try:
+    with ExitStack() as stack:
+        stack.callback(cloudpickle.unregister_pickle_by_value, node_check)
+        if storage is not None and mark is not None:
+            mark = mark if stack.enter_context(marked(storage, mark)) else None
         look: Any = ray.remote(num_cpus=0, max_retries=0)(node_check.look_around)
         clock: Any = ray.remote(num_cpus=0, max_retries=0)(node_check.time_there)
-        asked = {}
+        asked = []
         for node in nodes:
             there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            looking = look.options(scheduling_strategy=there).remote(storage, _trial_name())
-            asked[str(node["NodeManagerAddress"])] = (there, looking)
-        for name, (there, looking) in asked.items():
+            looking = look.options(scheduling_strategy=there).remote(storage, _trial_name(), mark)
+            asked.append((str(node["NodeManagerAddress"]), there, looking))
+        for name, there, looking in asked:
             try:
                 said = ray.get(looking, timeout=_PATIENCE)
                 asked_at = time.time()
@@ -239,8 +254,6 @@ def _of_nodes(nodes: list[dict[str, Any]], storage: str | None) -> Iterator[Chec
                 continue
             yield from checks_of_node(name, said, storage)
             yield check_of_clock(name, asked_at, time_there, answered_at)
-    finally:
-        cloudpickle.unregister_pickle_by_value(node_check)
 
 
 def checks_of_node(name: str, said: dict[str, Any], storage: str | None) -> Iterator[Check]:
@@ -265,7 +278,10 @@ def checks_of_node(name: str, said: dict[str, Any], storage: str | None) -> Iter
     elif said["java"] is not None:
         yield Check("java", Verdict.GOOD, f"{name}: {said['java']}")
     if storage is not None:
-        yield _storage_check(storage, name, said["storage_error"])
+        error = said["storage_error"]
+        if error is None and said["sees_mark"] is False:
+            error = "it is another storage than here: a file that was written here is not there"
+        yield _storage_check(storage, name, error)
     yield _of_shared_memory(name, said["shm_total"], said["shm_free"])
 
 

@@ -10,8 +10,13 @@ import time
 from typing import Any
 
 
-def look_around(storage: str | None, name: str) -> dict[str, Any]:
-    """In a process of Ray's on the node.  *storage*: where to try it, with files of that *name*."""
+def look_around(storage: str | None, name: str, mark: str | None = None) -> dict[str, Any]:
+    """In a process of Ray's on the node.
+
+    Args:
+        storage: where to try it, with files of that *name*.
+        mark: what was left there for every machine to see.
+    """
     memory = os.statvfs("/dev/shm") if os.path.isdir("/dev/shm") else None
     said: dict[str, Any] = {
         "python": sys.version.split()[0],
@@ -23,6 +28,7 @@ def look_around(storage: str | None, name: str) -> dict[str, Any]:
         "import_error": None,
         "java_error": None,
         "storage_error": None,
+        "sees_mark": None,
     }
     try:
         import flinkray
@@ -38,9 +44,11 @@ def look_around(storage: str | None, name: str) -> dict[str, Any]:
     except UnsupportedEnvironmentError as error:
         said["java_error"] = str(error)
     if storage is not None:
-        from flinkray.client.storage_check import try_storage
+        from flinkray.client.storage_check import sees_mark, try_storage
 
         said["storage_error"] = try_storage(storage, name)
+        if mark is not None:
+            said["sees_mark"] = sees_mark(storage, mark)
     return said
 
 

@@ -117,6 +117,11 @@ def is_connected() -> bool:
     return bool(ray.is_initialized())
 
 
+def is_elsewhere() -> bool:
+    """Whether this process was connected by Ray Client: its machine need be none of the cluster."""
+    return bool(ray_client.is_connected())
+
+
 def present_ray() -> RayRuntime:
     """Of the Ray that this process is connected to already."""
     if ray_client.is_connected():

@@ -13,7 +13,7 @@ import pytest
 import flinkray
 from flinkray.client import node_check
 from flinkray.client.check_up import Check, Verdict, check_of_clock, checks_of_node
-from flinkray.client.storage_check import try_storage
+from flinkray.client.storage_check import marked, try_storage
 
 
 def _said(**others: Any) -> dict[str, Any]:
@@ -40,6 +40,27 @@ def test_without_ray_the_machine_alone_is_looked_at_and_the_exit_code_is_1() -> 
 def test_a_storage_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
     assert try_storage(str(tmp_path), "trial") is None
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_storage_that_each_machine_has_for_itself_is_found(tmp_path: Path) -> None:
+    """Each can write and read there, and still no node finds what another one has stored."""
+    here, elsewhere = str(tmp_path / "here"), str(tmp_path / "elsewhere")
+    with marked(here, "mark") as is_marked:
+        assert is_marked
+        same = node_check.look_around(here, "trial", "mark")
+        other = node_check.look_around(elsewhere, "trial", "mark")
+    assert list((tmp_path / "here").iterdir()) == []
+    assert _of(list(checks_of_node("a", same, here)), "storage").state is Verdict.GOOD
+    check = _of(list(checks_of_node("b", other, here)), "storage")
+    assert check.state is Verdict.BAD
+    assert "b: " in check.text
+    assert "it is another storage than here" in check.text
+
+
+def test_where_nothing_can_be_written_no_mark_is_looked_for(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with marked(str(tmp_path / "file"), "mark") as is_marked:
+        assert not is_marked
 
 
 def test_a_storage_that_takes_no_files_says_why(tmp_path: Path) -> None:
