@@ -25,6 +25,7 @@ from flinkray.spark.processes import (
 )
 from flinkray.spark.ray_cluster import RayContext
 from flinkray.spark.session import StageProperties, stage_properties
+from flinkray.spark.status_store import StatusStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -133,7 +134,7 @@ class SparkApplication:
 
     def executor_view(self) -> ExecutorView:
         assert self._java_context is not None
-        return ExecutorView(self._gateway, self._java_context, self.host)
+        return ExecutorView(StatusStore(self._gateway, self._java_context), self.host)
 
     def close(self, grace: float = 4.0) -> None:
         """Cancel Spark's jobs, stop the session, end the JVM and what is left, remove its files.

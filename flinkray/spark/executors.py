@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flinkray.scheduler.shared.spark_reports import (
-    SparkExecutorInfo,
-    SparkProgress,
-    SparkStageProgress,
-)
+from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress
 from flinkray.spark.host import SparkHost
 from flinkray.spark.ray_cluster import ACTOR_NAME_PREFIX, ActorInfo
+from flinkray.spark.status_store import StatusStore, progress_of_stages
 
 
 def join_executors(
@@ -49,66 +45,31 @@ def join_executors(
 
 
 class ExecutorView:
-    """Looks at a running Spark application; not thread-safe, one thread looks.
+    """Looks at a running Spark application; not thread-safe, one thread looks."""
 
-    Spark is asked through its status store, one JSON document per call, because each single value
-    that is fetched through py4j costs a round trip.
-    """
-
-    def __init__(
-        self,
-        gateway: Any,
-        java_context: Any,
-        host: SparkHost,
-    ) -> None:
-        jvm = gateway.jvm
-        self._context = java_context
-        self._store = java_context.statusStore()
-        self._mapper = jvm.org.apache.spark.status.api.v1.JacksonMessageWriter().mapper()
-        self._active_status = jvm.java.util.ArrayList()
-        self._active_status.add(jvm.org.apache.spark.status.api.v1.StageStatus.ACTIVE)
-        self._quantiles = gateway.new_array(jvm.double, 0)
-        self._no_tasks = jvm.java.util.ArrayList()
+    def __init__(self, store: StatusStore, host: SparkHost) -> None:
+        self._store = store
         self._host = host
 
     def is_stopped(self) -> bool:
         """Whether the SparkContext has shut down (it does when its host is lost)."""
-        return bool(self._context.isStopped())
+        return self._store.is_stopped()
 
     def look(self) -> tuple[tuple[SparkExecutorInfo, ...], SparkProgress]:
         """The registered executors and the progress, now."""
-        executors = [e for e in self._json(self._store.executorList(False)) if e["id"] != "driver"]
+        executors = self._store.executors()
         registered = self._host.executors(e["id"] for e in executors if e["isActive"])
         return registered, self._progress(executors)
 
     def final_progress(self) -> SparkProgress:
         """The progress, once Spark has booked all that has happened so far."""
-        self._context.listenerBus().waitUntilEmpty()
-        executors = self._json(self._store.executorList(False))
-        return self._progress([e for e in executors if e["id"] != "driver"])
+        self._store.wait_until_booked()
+        return self._progress(self._store.executors())
 
     def _progress(self, executors: list[dict[str, Any]]) -> SparkProgress:
-        stages = self._json(
-            self._store.stageList(
-                self._active_status, False, False, self._quantiles, self._no_tasks
-            )
-        )
         return SparkProgress(
-            active_stages=tuple(
-                SparkStageProgress(
-                    stage_id=stage["stageId"],
-                    name=stage["name"],
-                    num_tasks=stage["numTasks"],
-                    active_tasks=stage["numActiveTasks"],
-                    completed_tasks=stage["numCompleteTasks"],
-                    failed_tasks=stage["numFailedTasks"],
-                )
-                for stage in sorted(stages, key=lambda stage: stage["stageId"])
-            ),
-            completed_stages=self._store.appSummary().numCompletedStages(),
+            active_stages=progress_of_stages(self._store.active_stages()),
+            completed_stages=self._store.completed_stages(),
             completed_tasks=sum(e["completedTasks"] for e in executors),
             failed_tasks=sum(e["failedTasks"] for e in executors),
         )
-
-    def _json(self, value: Any) -> Any:
-        return json.loads(self._mapper.writeValueAsString(value))

@@ -6,7 +6,6 @@ docs/design/0069-shared-spark-sessions.md.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable
@@ -15,14 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from flinkray.scheduler.shared.spark_reports import (
-    SparkExecutorInfo,
-    SparkProgress,
-    SparkStageProgress,
-)
+from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress
 from flinkray.spark.gateway import SparkSessionAccess, SparkStageDescriptor
 from flinkray.spark.jvm import SparkStartError, quiet_gateway_logging
 from flinkray.spark.shared_session import check_session
+from flinkray.spark.status_store import StatusStore, progress_of_stages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -118,7 +114,8 @@ class GuestApplication:
 
     def executor_view(self) -> GuestView:
         assert self._java_context is not None
-        return GuestView(self._gateway, self._java_context, self._access.tag, self._place)
+        store = StatusStore(self._gateway, self._java_context)
+        return GuestView(store, self._access.tag, self._place)
 
     def close(self) -> None:
         """The session cancels what still runs, when it is told that this guest leaves."""
@@ -170,20 +167,13 @@ class SessionAsHost:
 class GuestView:
     """Looks at what a guest's Spark jobs do; as :class:`~flinkray.spark.executors.ExecutorView`."""
 
-    def __init__(self, gateway: Any, java_context: Any, tag: str, place: SparkExecutorInfo) -> None:
-        jvm = gateway.jvm
-        self._context = java_context
-        self._store = java_context.statusStore()
-        self._mapper = jvm.org.apache.spark.status.api.v1.JacksonMessageWriter().mapper()
-        self._active_status = jvm.java.util.ArrayList()
-        self._active_status.add(jvm.org.apache.spark.status.api.v1.StageStatus.ACTIVE)
-        self._quantiles = gateway.new_array(jvm.double, 0)
-        self._none = jvm.java.util.ArrayList()
+    def __init__(self, store: StatusStore, tag: str, place: SparkExecutorInfo) -> None:
+        self._store = store
         self._tag = tag
         self._place = place
 
     def is_stopped(self) -> bool:
-        return bool(self._context.isStopped())
+        return self._store.is_stopped()
 
     def look(self) -> tuple[tuple[SparkExecutorInfo, ...], SparkProgress]:
         """This process, and the progress, now."""
@@ -191,18 +181,11 @@ class GuestView:
 
     def final_progress(self) -> SparkProgress:
         """The progress, once Spark has booked all that has happened so far."""
-        self._context.listenerBus().waitUntilEmpty()
+        self._store.wait_until_booked()
         return self._progress()
 
     def _progress(self) -> SparkProgress:
-        jobs = self._json(self._store.jobsList(self._none))
-        stages = self._json(
-            self._store.stageList(self._active_status, False, False, self._quantiles, self._none)
-        )
-        return progress_of(self._tag, jobs, stages)
-
-    def _json(self, value: Any) -> Any:
-        return json.loads(self._mapper.writeValueAsString(value))
+        return progress_of(self._tag, self._store.jobs(), self._store.active_stages())
 
 
 def progress_of(
@@ -216,18 +199,7 @@ def progress_of(
     own = [job for job in jobs if tag in job["jobTags"]]
     own_stages = {stage_id for job in own for stage_id in job["stageIds"]}
     return SparkProgress(
-        active_stages=tuple(
-            SparkStageProgress(
-                stage_id=stage["stageId"],
-                name=stage["name"],
-                num_tasks=stage["numTasks"],
-                active_tasks=stage["numActiveTasks"],
-                completed_tasks=stage["numCompleteTasks"],
-                failed_tasks=stage["numFailedTasks"],
-            )
-            for stage in sorted(stages, key=lambda stage: int(stage["stageId"]))
-            if stage["stageId"] in own_stages
-        ),
+        active_stages=progress_of_stages(s for s in stages if s["stageId"] in own_stages),
         completed_stages=sum(job["numCompletedStages"] for job in own),
         completed_tasks=sum(job["numCompletedTasks"] for job in own),
         failed_tasks=sum(job["numFailedTasks"] for job in own),

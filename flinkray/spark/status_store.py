@@ -1,0 +1,71 @@
+"""What Spark has booked of a running application: executors, jobs and stages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from flinkray.scheduler.shared.spark_reports import SparkStageProgress
+
+
+class StatusStore:
+    """Spark's, by py4j; not thread-safe, one thread looks.
+
+    It is asked for one JSON document per call, because each single value that is fetched through
+    py4j costs a round trip.
+    """
+
+    def __init__(self, gateway: Any, java_context: Any) -> None:
+        jvm = gateway.jvm
+        self._context = java_context
+        self._store = java_context.statusStore()
+        self._mapper = jvm.org.apache.spark.status.api.v1.JacksonMessageWriter().mapper()
+        self._active_status = jvm.java.util.ArrayList()
+        self._active_status.add(jvm.org.apache.spark.status.api.v1.StageStatus.ACTIVE)
+        self._quantiles = gateway.new_array(jvm.double, 0)
+        self._all = jvm.java.util.ArrayList()
+
+    def is_stopped(self) -> bool:
+        """Whether the SparkContext has shut down."""
+        return bool(self._context.isStopped())
+
+    def wait_until_booked(self) -> None:
+        """All that has happened so far is."""
+        self._context.listenerBus().waitUntilEmpty()
+
+    def executors(self) -> list[dict[str, Any]]:
+        """Those of now and before, without the driver."""
+        return [e for e in self._json(self._store.executorList(False)) if e["id"] != "driver"]
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """All that Spark still remembers."""
+        return list(self._json(self._store.jobsList(self._all)))
+
+    def active_stages(self) -> list[dict[str, Any]]:
+        return list(
+            self._json(
+                self._store.stageList(self._active_status, False, False, self._quantiles, self._all)
+            )
+        )
+
+    def completed_stages(self) -> int:
+        return int(self._store.appSummary().numCompletedStages())
+
+    def _json(self, value: Any) -> Any:
+        return json.loads(self._mapper.writeValueAsString(value))
+
+
+def progress_of_stages(stages: Iterable[Mapping[str, Any]]) -> tuple[SparkStageProgress, ...]:
+    """By rising id."""
+    return tuple(
+        SparkStageProgress(
+            stage_id=stage["stageId"],
+            name=stage["name"],
+            num_tasks=stage["numTasks"],
+            active_tasks=stage["numActiveTasks"],
+            completed_tasks=stage["numCompleteTasks"],
+            failed_tasks=stage["numFailedTasks"],
+        )
+        for stage in sorted(stages, key=lambda stage: int(stage["stageId"]))
+    )
