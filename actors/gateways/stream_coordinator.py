@@ -188,6 +188,16 @@ class ReaderProgress:
 
 
 @message
+class Holders:
+    """Who takes what becomes of a source's records, and may be behind."""
+
+    stages: tuple[JobVertexID, ...] = ()
+    """Of Spark, which take epochs."""
+    look_ups: tuple[str, ...] = ()
+    """Operators where records wait for a table."""
+
+
+@message
 class PrintedText:
     """Lines that a task has printed."""
 
@@ -266,10 +276,10 @@ class StreamCoordinatorGateway(RpcGateway):
     @abstractmethod
     @ask_timeout(None)
     async def await_hold(
-        self, job_master_id: JobMasterId, takers: tuple[JobVertexID, ...], known: bool | None
+        self, job_master_id: JobMasterId, holders: Holders, known: bool | None
     ) -> bool:
-        """Whether one of the Spark vertices is behind that take what becomes of a source, so that
-        it is not to be read.  Waits until that is something else than the task knows.
+        """Whether one of those is behind that take what becomes of a source, so that it is not to
+        be read.  Waits until that is something else than the task knows.
 
         Raises:
             CoordinatorReplacedError: it has another owner.

@@ -18,6 +18,7 @@ from flinkray.actors.gateways.stream_coordinator import (
     CollectorPlace,
     CoordinatorReplacedError,
     CoordinatorSnapshot,
+    Holders,
     KeptPart,
     PrintedPart,
     PrintedText,
@@ -33,8 +34,8 @@ from flinkray.actors.shared.job_files import JobFiles
 from flinkray.actors.shared.job_master_watch import JobMasterWatch
 from flinkray.actors.shared.user_calls import call_user_code
 from flinkray.actors.stream_coordinator.printed_lines import PrintedLines
+from flinkray.actors.stream_coordinator.source_holds import SourceHolds
 from flinkray.actors.stream_coordinator.source_host import SourceHost
-from flinkray.actors.stream_coordinator.waiting_epochs import WaitingEpochs
 from flinkray.blob import BlobClient, BlobOwner
 from flinkray.checkpoint.handles import StateLocation
 from flinkray.checkpoint.state_files import read_bytes
@@ -49,7 +50,7 @@ from flinkray.core.errors import (
     SuppressRestartsError,
 )
 from flinkray.core.ids import JobMasterId, JobVertexID
-from flinkray.file_results import epochs_location, published_location, stream_execution
+from flinkray.file_results import published_location, stream_execution
 from flinkray.ha.entries import decode_entry, encode_entry
 from flinkray.rpc import RpcEndpoint, RpcService, TimerHandle
 from flinkray.scheduler.checkpoints.messages import CheckpointAborted, CheckpointCompleted
@@ -116,10 +117,12 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         self._graph_id = arguments.graph_id
         self._files = JobFiles(rpc_service, arguments.cluster_id)
         self._alignment = AlignmentGroups()
-        self._waiting_epochs = WaitingEpochs(
+        self._holds = SourceHolds(
             self,
+            self._storage_dir,
+            self._job_id,
             arguments.max_waiting_epochs,
-            partial(epochs_location, self._storage_dir, self._job_id),
+            self._execution,
         )
         self._attempts = dict(_attempts(arguments.kept))
         """Of source tasks, the latest that was heard of."""
@@ -375,7 +378,7 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
     def _new_host(
         self, vertex: VertexCode, state: EnumeratorState | None, checkpoint_id: int
     ) -> SourceHost:
-        execution = stream_execution(self._graph_id, self._restores)
+        execution = self._execution()
 
         async def load(blob_server: str | None) -> Source[object]:
             async def fetch(key: BlobKey) -> bytes:
@@ -406,6 +409,9 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
             checkpoint_id,
             kept.progress if kept is not None and is_present else None,
         )
+
+    def _execution(self) -> str:
+        return stream_execution(self._graph_id, self._restores)
 
     def _failed(self, error: FlinkRayError) -> None:
         """The first failure is told; the job begins anew then, with another coordinator."""
@@ -468,10 +474,10 @@ class StreamCoordinator(RpcEndpoint, StreamCoordinatorGateway):
         return self._alignment.report(group, member, watermark)
 
     async def await_hold(
-        self, job_master_id: JobMasterId, takers: tuple[JobVertexID, ...], known: bool | None
+        self, job_master_id: JobMasterId, holders: Holders, known: bool | None
     ) -> bool:
         self._refuse_others(job_master_id)
-        return await self._waiting_epochs.await_other_than(known, takers)
+        return await self._holds.await_other_than(known, holders)
 
     async def printed(self, text: PrintedText) -> None:
         self._refuse_others(text.job_master_id)

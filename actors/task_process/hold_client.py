@@ -7,9 +7,9 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from flinkray.actors.gateways.stream_coordinator import StreamCoordinatorGateway
+from flinkray.actors.gateways.stream_coordinator import Holders, StreamCoordinatorGateway
 from flinkray.core.errors import FlinkRayError
-from flinkray.core.ids import JobMasterId, JobVertexID
+from flinkray.core.ids import JobMasterId
 from flinkray.rpc import RpcService
 from flinkray.streaming.sources.source_hold import SourceHold
 
@@ -29,12 +29,12 @@ class HoldClient:
         rpc_service: RpcService,
         address: str,
         owner: JobMasterId,
-        takers: tuple[JobVertexID, ...],
+        holders: Holders,
     ) -> None:
         self._rpc_service = rpc_service
         self._address = address
         self._owner = owner
-        self._takers = takers
+        self._holders = holders
         self.hold = SourceHold()
         """Of the task's thread."""
         self._asking: asyncio.Task[None] | None = None
@@ -56,7 +56,7 @@ class HoldClient:
                 coordinator = await self._rpc_service.connect(
                     self._address, StreamCoordinatorGateway
                 )
-                known = await coordinator.await_hold(self._owner, self._takers, known)
+                known = await coordinator.await_hold(self._owner, self._holders, known)
             except FlinkRayError as error:
                 log.info("%s does not say whether to wait yet: %s", self._address, error)
                 await self._rpc_service.pause(pause)

@@ -46,6 +46,7 @@ from flinkray.streaming.network import (
     register_input,
     register_output,
 )
+from flinkray.streaming.operators.look_up import LookUpOperator, LookUpRoom
 from flinkray.streaming.operators.operator import StreamOperator
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.operators.timestamps import TimestampsAndWatermarksOperator
@@ -130,6 +131,8 @@ class StreamTaskContext:
     """Where a Spark stage of the job publishes what its source reads."""
     epochs: Callable[[JobVertexID], str]
     """Where a Spark stage of the job takes what its sink publishes."""
+    look_up_room: Callable[[str], LookUpRoom]
+    """For records that wait, of a look-up by its operator id."""
     end_streams: Callable[[], None]
     """The task publishes no more epochs, and takes no more micro-batches."""
     kv_states: TaskKvStateRegistry
@@ -182,6 +185,8 @@ class StreamTaskRun:
         for operator_id, operator in builder.operators:
             if isinstance(operator, CommitterOperator):
                 operator.log = context.commit_log(operator_id)
+            elif isinstance(operator, LookUpOperator):
+                operator.room = context.look_up_room(operator_id)
             elif isinstance(operator, CollectOperator):
                 operator.receiver = context.results
                 outputs.append(context.results)

@@ -10,13 +10,20 @@ from contextlib import suppress
 from flinkray.actors.gateways.stream_coordinator import (
     CollectorPlace,
     CoordinatorReplacedError,
+    Holders,
     ReaderProgress,
     StreamCoordinatorGateway,
     alignment_name,
     stream_coordinator_address,
 )
 from flinkray.actors.gateways.task_process import JobPartition
-from flinkray.actors.shared.chain_code import BUFFER_TIMEOUTS, HELD_BY, PRINTED_LINES, TO_CLIENT
+from flinkray.actors.shared.chain_code import (
+    BUFFER_TIMEOUTS,
+    HELD_BY,
+    HELD_BY_LOOK_UPS,
+    PRINTED_LINES,
+    TO_CLIENT,
+)
 from flinkray.actors.shared.produced_partitions import ProducedPartition, produced_partitions
 from flinkray.actors.task_process.alignment_client import AlignmentClient
 from flinkray.actors.task_process.channel_finder import ChannelFinder
@@ -44,7 +51,7 @@ from flinkray.core.ids import (
     JobVertexID,
     ResultPartitionID,
 )
-from flinkray.core.job_options import CHECKPOINTING_INLINE_THRESHOLD
+from flinkray.core.job_options import CHECKPOINTING_INLINE_THRESHOLD, MAX_WAITING_RECORDS
 from flinkray.rpc import RpcEndpoint, RpcService
 from flinkray.scheduler.checkpoints.messages import CheckpointAnswer, CheckpointOrder
 from flinkray.scheduler.graph import distribution
@@ -303,6 +310,10 @@ class StreamTaskResources:
         of_job = self._deployed.job.inline_threshold
         return self._tasks.inline_threshold if of_job is None else of_job
 
+    def _max_waiting_records(self) -> int:
+        of_job = self._deployed.job.max_waiting_records
+        return self._tasks.configuration.get(MAX_WAITING_RECORDS) if of_job is None else of_job
+
     def _on_loop(self, function: Callable[[], None]) -> None:
         with suppress(RuntimeError):  # the process ends
             self._endpoint.rpc_service.loop.call_soon_threadsafe(function)
@@ -338,14 +349,16 @@ class StreamTaskResources:
 
     def _hold_client(self) -> HoldClient | None:
         deployed = self._deployed
-        named = deployed.vertex.invokable.configuration.get(HELD_BY)
-        if named is None:
+        settings = deployed.vertex.invokable.configuration
+        stages = tuple(map(JobVertexID.from_hex, settings.get(HELD_BY, "").split()))
+        look_ups = tuple(settings.get(HELD_BY_LOOK_UPS, "").split())
+        if not stages and not look_ups:
             return None
         return HoldClient(
             self._endpoint.rpc_service,
             stream_coordinator_address(deployed.job.job_id, deployed.coordinator_owner),
             deployed.coordinator_owner,
-            tuple(JobVertexID.from_hex(taker) for taker in named.split()),
+            Holders(stages, look_ups),
         )
 
     def _printed_lines(self) -> PrintedLinesOutput | None:
@@ -408,6 +421,9 @@ class StreamTaskResources:
             lambda operator_id: self._tasks.files.commit_log(deployed.job.job_id, operator_id),
             lambda vertex_id: self._tasks.files.published(deployed.job.job_id, vertex_id),
             lambda vertex_id: self._tasks.files.epochs(deployed.job.job_id, vertex_id),
+            lambda operator_id: self._tasks.files.look_up_room(
+                deployed, operator_id, self._max_waiting_records()
+            ),
             lambda: self._tasks.files.end_streams(deployed),
             self._tasks.kv_states.task_registry(
                 deployed.job.job_id, deployed.attempt_id, self._endpoint.address

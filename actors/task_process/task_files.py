@@ -7,19 +7,23 @@ from flinkray.actors.shared.produced_partitions import written_partitions
 from flinkray.actors.task_process.code_loop import MainLoop
 from flinkray.actors.task_process.deployed_task import DeployedTask
 from flinkray.actors.task_process.file_results import FileInput, FileOutput
+from flinkray.actors.task_process.noted_room import NotedRoom
 from flinkray.core.ids import JobID, JobVertexID
 from flinkray.file_results import (
     Epochs,
     FileCommitLog,
+    LookUpNotes,
     PublishedBatches,
     commit_log_location,
     epochs_location,
+    look_ups_location,
     partition_location,
     published_location,
     stream_execution,
 )
 from flinkray.rpc import RpcEndpoint
 from flinkray.scheduler.graph.job_graph import ResultMedium
+from flinkray.streaming.operators.look_up import LookUpRoom
 
 
 class TaskFiles:
@@ -57,6 +61,17 @@ class TaskFiles:
     def epochs(self, job_id: JobID, vertex_id: JobVertexID) -> str:
         """Where a stream of the job publishes the epochs that a vertex takes."""
         return epochs_location(self._storage_dir, job_id, vertex_id)
+
+    def look_up_room(self, deployed: DeployedTask, operator_id: str, most: int) -> LookUpRoom:
+        """Of the task's subtask of a look-up."""
+        location = look_ups_location(self._storage_dir, deployed.job.job_id, operator_id)
+        return NotedRoom(
+            LookUpNotes(location),
+            stream_execution(deployed.graph_id, deployed.task.restores),
+            deployed.task.subtask_index,
+            deployed.task.attempt_number,
+            most,
+        )
 
     def end_streams(self, deployed: DeployedTask) -> None:
         """The task has come to its end: no epochs follow those that its committers have published,

@@ -10,6 +10,7 @@ from flinkray.actors.shared.chain_code import (
     BUFFER_TIMEOUTS,
     EPOCHS_OF,
     HELD_BY,
+    HELD_BY_LOOK_UPS,
     PRINTED_LINES,
     TO_LOG,
     dump_chains,
@@ -36,6 +37,7 @@ from flinkray.scheduler.graph.job_graph import (
 )
 from flinkray.scheduler.graph.validation import validate
 from flinkray.scheduler.graph.vertex_operator import VertexOperator
+from flinkray.streaming.operators.look_up import LookUpOperator
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.program.chain_plan import ChainPlan, plan_chain, ways_out
 from flinkray.streaming.program.graph import Chain, StreamEdge, StreamGraph, StreamNode
@@ -147,6 +149,9 @@ def _vertex(
     held_by = " ".join(map(str, _takers_of_source(graph, chain)))
     if held_by:
         configuration[HELD_BY] = held_by
+    held_by_look_ups = " ".join(_look_ups_of_source(graph, chain, operator_ids))
+    if held_by_look_ups:
+        configuration[HELD_BY_LOOK_UPS] = held_by_look_ups
     head = chain.head.operator
     if isinstance(head, SourceOperator) and isinstance(head.source, SparkStreamSource):
         configuration[BATCHES_OF] = str(head.source.vertex_id)
@@ -192,6 +197,27 @@ def _takers_of_source(graph: StreamGraph, chain: Chain) -> Iterator[JobVertexID]
     yield from _takers_of_epochs(
         node for node in graph.nodes if any(it is source for it in graph.upstream_of(node))
     )
+
+
+def _look_ups_of_source(
+    graph: StreamGraph, chain: Chain, operator_ids: Mapping[int, str]
+) -> Iterator[str]:
+    """Those that the chain's source brings records.  None, if it brings rows of some table: that
+    has to end.  In batch mode tables are read first."""
+    look_ups = [node for node in graph.nodes if isinstance(node.operator, LookUpOperator)]
+    tables = (it for node in look_ups for it in _upstream_of_input(graph, node, 1))
+    if chain.head.inputs or graph.batch or any(it is chain.head for it in tables):
+        return
+    for node in look_ups:
+        if any(it is chain.head for it in _upstream_of_input(graph, node, 0)):
+            yield operator_ids[node.id]
+
+
+def _upstream_of_input(graph: StreamGraph, node: StreamNode, index: int) -> Iterator[StreamNode]:
+    for edge in node.inputs:
+        if edge.input_index == index:
+            yield edge.source
+            yield from graph.upstream_of(edge.source)
 
 
 def _written_files(chain: Chain) -> Iterator[IntermediateDataSet]:

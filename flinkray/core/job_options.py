@@ -198,6 +198,13 @@ MAX_WAITING_EPOCHS = ConfigOption(
     "sources of that stream are not read until there are fewer. Checkpoints are taken meanwhile; "
     "an epoch is what has come to the sink between two of them, if anything has.",
 )
+MAX_WAITING_RECORDS = ConfigOption(
+    "execution.spark.max-waiting-records",
+    integer(minimum=1),
+    100_000,
+    "With so many records that wait in one subtask of a look-up for the end of its table "
+    "(look_up), the sources of the stream are not read until the table has ended.",
+)
 SCHEDULER = ConfigOption(
     "jobmanager.scheduler",
     name_of("DEFAULT", "ADAPTIVE"),

@@ -14,11 +14,13 @@ from flinkray.file_results.layout import (
     commit_log_location,
     data_of_job,
     epochs_location,
+    look_ups_location,
     partition_location,
     published_location,
     results_of_job,
     whole_location,
 )
+from flinkray.file_results.look_ups import LookUpNotes
 from flinkray.file_results.published import (
     NonDeterministicSourceError,
     Publication,
@@ -36,6 +38,7 @@ __all__ = [
     "EpochsDone",
     "FileCommitLog",
     "FileResultLostError",
+    "LookUpNotes",
     "MicroBatch",
     "MicroBatchColumnsError",
     "NonDeterministicSourceError",
@@ -51,6 +54,7 @@ __all__ = [
     "data_of_job",
     "digest_of",
     "epochs_location",
+    "look_ups_location",
     "partition_location",
     "published_location",
     "read_batches",

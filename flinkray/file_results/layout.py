@@ -5,6 +5,7 @@ coordinator has written as a whole has ``all`` for the partition, and its own at
 committer of a sink is about to commit is in ``<storage>/data/<job>/results/commits/<operator>``.
 What a Spark stage publishes for a stream is in ``<storage>/data/<job>/results/published/<vertex>``,
 and what a stream hands over to a Spark stage in ``<storage>/data/<job>/results/epochs/<vertex>``.
+Notes of a look-up are in ``<storage>/data/<job>/results/look-ups/<operator>``.
 All of it goes with the job's end.
 """
 
@@ -61,3 +62,8 @@ def published_location(storage_dir: str, job_id: JobID, vertex_id: JobVertexID) 
 def epochs_location(storage_dir: str, job_id: JobID, vertex_id: JobVertexID) -> str:
     """Of the epochs of a stream that a vertex takes."""
     return f"{results_of_job(storage_dir, job_id)}/epochs/{vertex_id}"
+
+
+def look_ups_location(storage_dir: str, job_id: JobID, operator_id: str) -> str:
+    """Of the notes of the look-up with that operator id."""
+    return f"{results_of_job(storage_dir, job_id)}/look-ups/{operator_id}"

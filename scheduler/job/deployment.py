@@ -10,6 +10,7 @@ from flinkray.core.config_option import ConfigOption
 from flinkray.core.ids import ExecutionAttemptID, ResourceID, ResultPartitionID
 from flinkray.core.job_options import (
     CHECKPOINTING_INLINE_THRESHOLD,
+    MAX_WAITING_RECORDS,
     TASK_CANCELLATION_INTERVAL,
     TASK_CANCELLATION_TIMEOUT,
 )
@@ -268,6 +269,7 @@ def _job_information(job: JobGraph) -> JobInformation:
         job.checkpoints is not None and job.checkpoints.interval is not None,
         is_exactly_once,
         own(CHECKPOINTING_INLINE_THRESHOLD),
+        own(MAX_WAITING_RECORDS),
     )
 
 

@@ -80,6 +80,8 @@ class JobInformation:
     inline_threshold: int | None = None
     """Bytes below which state lies in its handle; None: the cluster's
     ``execution.checkpointing.data-inline-threshold``."""
+    max_waiting_records: int | None = None
+    """None: the cluster's ``execution.spark.max-waiting-records``."""
 
 
 @message

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import importlib
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ from tests.datastream.tallies import newest, settings
 from tests.datastream.threads import none_left
 from tests.datastream.trickling import Trickle
 
+READ: set[int] = set()
+"""Numbers that were read where a test wants to know."""
 KEYS = 10
 """Of the records; every second one has a row."""
 ANSWER = Types.TUPLE([Types.LONG(), Types.STRING()])
@@ -58,8 +61,14 @@ def parts(keys: Iterable[int]) -> list[list[Any]]:
     return [rows[::2], rows[1::2]]
 
 
-def names(env: StreamExecutionEnvironment, count: int, rate: float, table: Trickle) -> DataStream:
-    source: DataGeneratorSource = DataGeneratorSource(lambda n: n, count, rate)
+def names(
+    env: StreamExecutionEnvironment,
+    count: int,
+    rate: float,
+    table: Trickle,
+    generate: Callable[[int], int] = lambda n: n,
+) -> DataStream:
+    source: DataGeneratorSource = DataGeneratorSource(generate, count, rate)
     none = WatermarkStrategy.no_watermarks()
     numbers = env.from_source(source, none, "numbers", Types.LONG()).uid("numbers")
     rows = env.from_source(table, None, "table").set_parallelism(2).uid("table")
@@ -84,7 +93,7 @@ def test_rows_and_those_that_wait_are_rescaled_and_the_table_is_read_once(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     """A savepoint while records wait, and one when the tasks that read the table have ended."""
-    count, savepoints, gate = 4_000, str(tmp_path / "savepoints"), tmp_path / "gate"
+    count, savepoints, gate = 12_000, str(tmp_path / "savepoints"), tmp_path / "gate"
     path = ""
     for run, parallelism in enumerate((2, 4)):
         checkpoints = tmp_path / f"checkpoints-{run}"
@@ -100,7 +109,7 @@ def test_rows_and_those_that_wait_are_rescaled_and_the_table_is_read_once(
         wait_until(has_come, 60, "rows and records")
         path = client.stop_with_savepoint(False, savepoints).result(60)
     env = on(cluster, tmp_path / "checkpoints-2", 1, path)
-    results = kept(names(env, count, 4_000.0, Trickle(parts(range(0, KEYS, 2)))))
+    results = kept(names(env, count, 12_000.0, Trickle(parts(range(0, KEYS, 2)))))
     by_key = list(results.execute_and_collect())
     assert sorted(answer for answers in by_key for answer in answers) == expected(count)
 
@@ -139,6 +148,45 @@ def test_a_stop_that_drains_is_refused_before_the_table_has_ended(
     assert any("of a table to look up not all has been read" in it.text for it in job.exceptions())
     gate.touch()
     assert sorted(results) == expected(count)
+
+
+def noted(number: int) -> int:
+    # the function has come by value, the test has the module
+    importlib.import_module("tests.datastream.test_cluster_look_up").READ.add(number)
+    return number
+
+
+def test_the_stream_is_not_read_while_too_many_records_wait(
+    cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    """Also after a failure.  The table is, and checkpoints are taken."""
+    count, gate, checkpoints = 3_000, tmp_path / "gate", tmp_path / "checkpoints"
+    READ.clear()
+    env = on(cluster, checkpoints)
+    env.configure(Configuration.from_dict({"execution.spark.max-waiting-records": "20"}))
+    table = Trickle(parts(range(0, KEYS, 2)), gate=gate, held=1)
+    results: Any = names(env, count, 300.0, table, noted).execute_and_collect()
+    for death in (None, "TaskProcess"):
+        if death is not None:
+            cluster.crash(death)
+        wait_until_read_no_more(checkpoints)
+        assert len(READ) < count
+    gate.touch()
+    assert sorted(results) == expected(count)
+
+
+def wait_until_read_no_more(checkpoints: Path) -> None:
+    """Until many checkpoints are complete without another number."""
+    seen, begin = 0, newest(checkpoints)
+
+    def is_still() -> bool:
+        nonlocal seen, begin
+        now = newest(checkpoints)
+        if len(READ) != seen or not seen:
+            seen, begin = len(READ), now
+        return now >= begin + 5
+
+    wait_until(is_still, 60, "checkpoints without numbers")
 
 
 def test_two_rows_of_a_key_fail_the_job_once(cluster: ThreadedCluster, tmp_path: Path) -> None:

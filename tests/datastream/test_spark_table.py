@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 import flinkray
+from flinkray.actors.shared.chain_code import HELD_BY_LOOK_UPS
 from flinkray.core.errors import ConfigurationError
-from flinkray.datastream import StreamExecutionEnvironment, Types
+from flinkray.datastream import RuntimeExecutionMode, StreamExecutionEnvironment, Types
 from flinkray.datastream.checkpointing_mode import CheckpointingMode
 from flinkray.scheduler.graph.job_graph import SPARK, JobGraph
 from flinkray.scheduler.graph.validation import validate
@@ -17,6 +18,7 @@ from flinkray.spark.gateway import PUBLISHED, RESULT_KIND
 from flinkray.spark.user_code import UserCodeError
 from flinkray.streaming.errors import OperatorError, StreamError
 from flinkray.streaming.operators.source import SourceOperator
+from flinkray.streaming.program.graph import operator_id_of
 
 
 def planes(spark: Any) -> Any:
@@ -50,6 +52,37 @@ def test_the_table_is_a_stage_of_the_job_and_is_read_once_by_all_who_look_it_up(
     names = [vertex.name for vertex in job.vertices]
     assert names.count("Source: planes") == 1
     assert sum(name.startswith("Look up planes") for name in names) == 2
+
+
+def held_by(env: StreamExecutionEnvironment) -> dict[str, set[str]]:
+    """By the names of sources, the look-ups' uids."""
+    names = {operator_id_of(uid): uid for uid in ("first", "second")}
+    return {
+        vertex.name: {names[one] for one in held.split()}
+        for vertex in job_of(env).vertices
+        if (held := vertex.invokable.configuration.get(HELD_BY_LOOK_UPS)) is not None
+    }
+
+
+def test_a_stream_waits_for_tables_and_tables_for_nothing() -> None:
+    """Not even one whose rows come with the records of another look-up."""
+    env = environment()
+    numbers, others = env.from_sequence(1, 9), env.from_collection([1], Types.LONG())
+    one = numbers.key_by(lambda n: n).look_up(flinkray.spark_table(planes, "id"), both)
+    one.uid("first")
+    key = itemgetter(0)
+    table = flinkray.spark_table(planes, "id", name="2nd")
+    two = one.union(others).key_by(key).look_up(table, both)
+    two.uid("second").print()
+    env.from_collection([2], Types.LONG()).print()
+    assert list(held_by(env).values()) == [{"first", "second"}, {"second"}]
+
+
+def test_in_batch_mode_no_source_is_held() -> None:
+    env = environment().set_runtime_mode(RuntimeExecutionMode.BATCH)
+    numbers = env.from_sequence(1, 9).key_by(lambda n: n)
+    numbers.look_up(flinkray.spark_table(planes, "id"), both).uid("first").print()
+    assert held_by(env) == {}
 
 
 def test_a_table_can_be_looked_up_by_programs_of_several_environments() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import repeat
-from typing import Any
+from typing import Any, Protocol
 
 from flinkray.core.errors import SuppressRestartsError
 from flinkray.state.descriptors import ListStateDescriptor, ValueStateDescriptor
@@ -26,6 +26,39 @@ class DuplicateKeyError(StreamError, SuppressRestartsError):
     given.  They will be there the next time, too: the job is not restarted."""
 
 
+class LookUpRoom(Protocol):
+    """Of one subtask, for records that wait."""
+
+    most: int
+    """With so many, it is full."""
+
+    def full(self) -> None:
+        """No more should come.
+
+        Raises:
+            OSError: nobody can be told.
+        """
+
+    def free(self) -> None:
+        """The table has ended, and none will wait any more.
+
+        Raises:
+            OSError: nobody can be told.
+        """
+
+
+class EndlessRoom(LookUpRoom):
+    """Of programs whose sources cannot be made to wait."""
+
+    most = 2**63
+
+    def full(self) -> None:
+        """Nobody minds."""
+
+    def free(self) -> None:
+        """Nobody waits."""
+
+
 class LookUpOperator(WithTimers, KeyedFunctionOperator):
     """The first input has records, the second one the rows of the table.
 
@@ -43,6 +76,9 @@ class LookUpOperator(WithTimers, KeyedFunctionOperator):
         keys, keys_of_table: of both inputs.
         table: its name, for errors.
     """
+
+    room: LookUpRoom = EndlessRoom()
+    """Whoever runs the task may have sources wait while it is full."""
 
     def __init__(self, function: Any, keys: Keys, keys_of_table: Keys, table: str) -> None:
         super().__init__(function, keys)
@@ -64,6 +100,11 @@ class LookUpOperator(WithTimers, KeyedFunctionOperator):
         self._waiting = self.keyed_state.list_table(_WAITING)
         self._look_up = self.method("look_up")
         self._own = self.context.own
+        self._came = 0
+        """Records that had to wait."""
+        self._is_full = False
+        if self.timers.number_of_event_time_timers():  # restored: how many wait is not known
+            self._fill()
 
     def inputs(self) -> Sequence[Receiver]:
         return _Records(self, 0), _Table(self, 1)
@@ -87,6 +128,7 @@ class LookUpOperator(WithTimers, KeyedFunctionOperator):
     def fired_until(self, timestamp: int) -> None:
         """The table has ended, and nothing waits any more."""
         self._is_read = True
+        self.room.free()
         if self._watermark is not None:
             self.output.emit_watermark(self._watermark)
         if self._is_idle:
@@ -123,6 +165,14 @@ class LookUpOperator(WithTimers, KeyedFunctionOperator):
             if waiting.append(key, (time, value)):
                 context.key = key
                 self.timers.register_event_time_timer(None, MAX_TIMESTAMP)
+        self._came += len(block)
+        if self._came >= self.room.most:
+            self._fill()
+
+    def _fill(self) -> None:
+        if not self._is_full:
+            self._is_full = True
+            self.room.full()
 
     def _answer(self, value: Any, _: Any) -> tuple[Any]:
         row = self._by_key.get(self.key_context.key)

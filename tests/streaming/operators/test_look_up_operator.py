@@ -9,7 +9,7 @@ import pytest
 
 from flinkray.state import ValueStateDescriptor
 from flinkray.streaming.errors import operator_error
-from flinkray.streaming.operators.look_up import DuplicateKeyError, LookUpOperator
+from flinkray.streaming.operators.look_up import DuplicateKeyError, LookUpOperator, LookUpRoom
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, Watermark, WatermarkStatus
 from flinkray.streaming.records.keying import Keys
 from flinkray.testing.operator_harness import OperatorHarness, Record
@@ -256,3 +256,59 @@ def test_failure_is_told_with_the_record() -> None:
 
     for act in (at_once, later):
         assert failure(operator(strict), act, keyed=True).record == "('a', 5)"
+
+
+# --- room for records that wait -------------------------------------------------------------------
+
+
+class Room(LookUpRoom):
+    """For three."""
+
+    most = 3
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def full(self) -> None:
+        self.told.append("full")
+
+    def free(self) -> None:
+        self.told.append("free")
+
+
+def in_room(**context: Any) -> tuple[OperatorHarness, Room]:
+    found, room = operator(), Room()
+    found.room = room
+    return OperatorHarness(found, keyed=True, **context), room
+
+
+def test_it_tells_once_that_too_many_records_wait_and_when_none_does() -> None:
+    h, room = in_room()
+    h.process(("a", 1), ("b", 2))
+    assert room.told == []
+    h.process(("a", 3))
+    h.process(("a", 4))
+    assert room.told == ["full"]
+    h.process(("a", "A"), on=1)
+    end_table(h)
+    assert room.told == ["full", "free"]
+    h.process(*[("a", n) for n in range(10)])
+    assert room.told == ["full", "free"]
+
+
+def test_restored_records_that_wait_are_many_as_nobody_has_counted_them() -> None:
+    h, room = in_room()
+    h.process(("a", 1))
+    assert room.told == []
+    _, again = in_room(restore=h.snapshot())
+    assert again.told == ["full"]
+
+
+def test_a_restored_table_that_has_ended_has_room() -> None:
+    h, _ = in_room()
+    h.process(("a", 1))
+    end_table(h)
+    again, room = in_room(restore=h.snapshot())
+    assert room.told == []
+    end_table(again)
+    assert room.told == ["free"]

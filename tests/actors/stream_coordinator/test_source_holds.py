@@ -1,4 +1,4 @@
-"""The coordinator of a stream tells its sources to wait for Spark, by what is in storage."""
+"""The coordinator of a stream tells its sources to wait for others, by what is in storage."""
 
 from __future__ import annotations
 
@@ -11,12 +11,20 @@ import pytest
 from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.gateways.stream_coordinator import (
     CoordinatorReplacedError,
+    Holders,
+    RestoredCoordinators,
     StreamCoordinatorArguments,
     StreamCoordinatorGateway,
     stream_coordinator_process,
 )
-from flinkray.core.ids import JobID, JobMasterId, JobVertexID
-from flinkray.file_results import Epochs, epochs_location
+from flinkray.core.ids import ExecutionGraphID, JobID, JobMasterId, JobVertexID
+from flinkray.file_results import (
+    Epochs,
+    LookUpNotes,
+    epochs_location,
+    look_ups_location,
+    stream_execution,
+)
 from flinkray.rpc import EndpointSpec, LocalRpcService
 from flinkray.scheduler.job.coordinator_events import CoordinatorID, CoordinatorKind
 from flinkray.scheduler.shared.states import JobStatus
@@ -25,6 +33,7 @@ from flinkray.testing.waiting import wait_until
 
 JOB, MASTER = JobID(b"j" * 16), JobMasterId(b"m" * 16)
 ONE, OTHER = JobVertexID(b"1" * 16), JobVertexID(b"2" * 16)
+GRAPH = ExecutionGraphID(b"g" * 16)
 MOST = 2
 
 
@@ -61,6 +70,7 @@ async def coordinator(tmp_path: Path) -> StreamCoordinatorGateway:
         master.start(service, "jobmaster").address,
         (),
         storage_dir=str(tmp_path),
+        graph_id=GRAPH,
         max_waiting_epochs=MOST,
     )
     spec = EndpointSpec(
@@ -83,7 +93,7 @@ def unreadable(storage: Path) -> Path:
 async def told(
     coordinator: StreamCoordinatorGateway, known: bool | None, *takers: JobVertexID
 ) -> bool:
-    return await asyncio.wait_for(coordinator.await_hold(MASTER, takers, known), 60)
+    return await asyncio.wait_for(coordinator.await_hold(MASTER, Holders(takers), known), 60)
 
 
 async def test_sources_are_held_until_there_are_fewer(
@@ -123,7 +133,9 @@ async def test_storage_that_fails_for_a_while_is_asked_again(
 ) -> None:
     location = unreadable(tmp_path)
     asking = asyncio.ensure_future(told(coordinator, None, ONE))
-    await asyncio.to_thread(wait_until, lambda: "is not known: " in caplog.text, 30, "a failure")
+    await asyncio.to_thread(
+        wait_until, lambda: "is behind is not known: " in caplog.text, 30, "a failure"
+    )
     assert not asking.done()
     os.remove(location)
     assert not await asking
@@ -134,5 +146,26 @@ async def test_tasks_of_another_job_master_are_refused(
     coordinator: StreamCoordinatorGateway,
 ) -> None:
     with pytest.raises(CoordinatorReplacedError):
-        await coordinator.await_hold(JobMasterId(b"o" * 16), (ONE,), None)
+        await coordinator.await_hold(JobMasterId(b"o" * 16), Holders((ONE,)), None)
+    await coordinator.stop(MASTER)
+
+
+async def test_a_look_up_holds_its_sources_until_its_table_has_ended(
+    coordinator: StreamCoordinatorGateway, tmp_path: Path
+) -> None:
+    notes = LookUpNotes(look_ups_location(str(tmp_path), JOB, "planes"))
+    holders = Holders((ONE,), ("planes",))
+
+    async def asked(known: bool | None) -> bool:
+        return await asyncio.wait_for(coordinator.await_hold(MASTER, holders, known), 60)
+
+    assert not await asked(None)
+    notes.note(stream_execution(GRAPH, 0), 0, 0, is_full=True)
+    assert await asked(False)
+    await coordinator.restore(MASTER, RestoredCoordinators(1, 3, ()))
+    assert not await asked(True)
+    notes.note(stream_execution(GRAPH, 1), 0, 1, is_full=True)
+    assert await asked(False)
+    notes.note(stream_execution(GRAPH, 1), 0, 1, is_full=False)
+    assert not await asked(True)
     await coordinator.stop(MASTER)

@@ -1,0 +1,40 @@
+"""Notes of tasks whose records wait for a table: too many do, or none waits any more.
+
+A note is never taken back.  Of a subtask, what its latest attempt has noted counts, so one that
+does not know yet that it was replaced changes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pyarrow.fs
+
+from flinkray.file_results.directory import ResultDirectory
+
+_VERSION = 1
+_NOTE = re.compile(r"(.*)-(\d+)-(\d+)-(full|free)\.json")
+
+
+class LookUpNotes:
+    """Of one operator, at a path of this machine or a URI.  All methods block, and raise OSError
+    while the storage fails."""
+
+    def __init__(self, location: str) -> None:
+        self._directory = ResultDirectory(location)
+
+    def note(self, execution: str, subtask: int, attempt: int, *, is_full: bool) -> None:
+        """Too many records of it wait; or none, which is so for good."""
+        name = f"{execution}-{subtask}-{attempt}-{'full' if is_full else 'free'}.json"
+        self._directory.write_json(name, {"version": _VERSION})
+
+    def is_full(self, execution: str) -> bool:
+        """Whether too many records of some subtask wait."""
+        selector = pyarrow.fs.FileSelector(self._directory.path, allow_not_found=True)
+        latest: dict[int, tuple[int, bool]] = {}
+        for info in self._directory.files.get_file_info(selector):
+            match = _NOTE.fullmatch(str(info.base_name))
+            if match is not None and match[1] == execution:
+                subtask, attempt, is_free = int(match[2]), int(match[3]), match[4] == "free"
+                latest[subtask] = max(latest.get(subtask, (0, False)), (attempt, is_free))
+        return any(not is_free for _, is_free in latest.values())
