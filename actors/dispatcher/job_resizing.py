@@ -11,7 +11,12 @@ from flinkray.core.errors import FlinkRayError, JobStateError, RpcError
 from flinkray.core.ids import DispatcherId
 from flinkray.ha import JobGraphStore
 from flinkray.rpc import FencedRpcEndpoint
-from flinkray.scheduler.elastic.parallelism import parallelism_bounds, with_bounds
+from flinkray.scheduler.elastic.parallelism import (
+    NOT_KNOWN,
+    Parallelism,
+    parallelism_bounds,
+    with_bounds,
+)
 from flinkray.scheduler.graph.job_graph import JobGraph, ParallelismBounds
 
 log = logging.getLogger(__name__)
@@ -37,8 +42,13 @@ class JobResizing:
         """See :meth:`DispatcherGateway.resize_job`."""
         if job.is_resizing:
             raise JobStateError(job.job_id, "another change of its parallelism is under way")
-        changed = with_bounds(job.graph, bounds)
         job.is_resizing = True
+        known = await self._max_parallelism(job)
+        try:
+            changed = with_bounds(job.graph, bounds, known)
+        except JobStateError:
+            job.is_resizing = False
+            raise
         try:
             await self._store(job, changed)
         except FlinkRayError as error:
@@ -48,6 +58,17 @@ class JobResizing:
         job.is_resizing = False
         if not await self._is_told(job):
             self._dispatcher.create_task(self._keep_telling(job), f"resize {job.job_id}")
+
+    async def _max_parallelism(self, job: ManagedJob) -> Parallelism:
+        """As its JobMaster knows it.  While none does, what the graph says has to do: a JobMaster
+        gives no vertex more subtasks than its state can be divided among."""
+        if job.gateway is None:
+            return NOT_KNOWN
+        try:
+            return dict(await job.gateway.request_max_parallelism())
+        except (RpcError, JobStateError) as error:
+            log.info("job %s: how far it can grow is not known: %s", job.job_id, error)
+            return NOT_KNOWN
 
     async def _store(self, job: ManagedJob, changed: JobGraph) -> None:
         """If the job has not ended meanwhile: then it is as well."""

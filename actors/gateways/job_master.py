@@ -18,6 +18,7 @@ from flinkray.core.ids import (
     ExecutionAttemptID,
     JobID,
     JobMasterId,
+    JobVertexID,
     ResourceID,
     ResourceManagerId,
     ResultPartitionID,
@@ -235,6 +236,15 @@ class JobMasterGateway(CoordinatorListenerGateway, KvStateRegistryGateway, KvSta
     async def request_savepoint_in_use(self) -> str | None:
         """The metadata of the savepoint that the job would go on from after a failure; None: it has
         a checkpoint of its own, or would begin anew.
+
+        Raises:
+            JobStateError: that is not known yet.
+        """
+
+    @abstractmethod
+    @ask_timeout(5.0)
+    async def request_max_parallelism(self) -> tuple[tuple[JobVertexID, int], ...]:
+        """Of all vertices, as the state has it that the job would go on from.
 
         Raises:
             JobStateError: that is not known yet.

@@ -63,6 +63,7 @@ from flinkray.core.ids import (
     ExecutionGraphID,
     JobID,
     JobMasterId,
+    JobVertexID,
     ResourceID,
     ResourceManagerId,
     ResultPartitionID,
@@ -625,9 +626,16 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         return self._sources.owner if self._reconciliation.is_decided else None
 
     async def request_savepoint_in_use(self) -> str | None:
+        self._refuse_before_its_beginning()
+        return self._scheduler.savepoint_in_use
+
+    async def request_max_parallelism(self) -> tuple[tuple[JobVertexID, int], ...]:
+        self._refuse_before_its_beginning()
+        return tuple(self._scheduler.max_parallelism.items())
+
+    def _refuse_before_its_beginning(self) -> None:
         if not self._has_begun:
             raise JobStateError(self._job_id, "what it begins with is not read yet")
-        return self._scheduler.savepoint_in_use
 
     async def cancel(self, dispatcher_id: DispatcherId) -> None:
         self._leaders.refuse_other_dispatchers(dispatcher_id, "cancel")

@@ -2,13 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from flinkray.checkpoint.handles import FileState
 from flinkray.checkpoint.metadata import CheckpointedOperator, CheckpointMetadata
+from flinkray.core.ids import JobVertexID
+from flinkray.scheduler.graph.job_graph import JobVertex
+from flinkray.scheduler.graph.vertex_operator import VertexOperator
 
 
 def has_state(operator: CheckpointedOperator) -> bool:
     """Of itself, or of its coordinator."""
     return operator.coordinator is not None or any(not s.state.is_empty for s in operator.subtasks)
+
+
+def has_keyed_state(operator: CheckpointedOperator) -> bool:
+    """Then its max parallelism is that of whoever goes on from it."""
+    return any(subtask.state.keyed_state for subtask in operator.subtasks)
+
+
+def operators_by_own_id(metadata: CheckpointMetadata) -> dict[str, CheckpointedOperator]:
+    """As :func:`states_of` looks for them."""
+    return {operator.operator_id: operator for operator in metadata.operators}
+
+
+def states_of(
+    operators: Iterable[VertexOperator], states: Mapping[str, CheckpointedOperator]
+) -> tuple[CheckpointedOperator | None, ...]:
+    """What there is of each: by the id that the author has set, if there is state of that, else by
+    the other."""
+    return tuple(
+        states.get(operator.uid_hash or operator.operator_id, states.get(operator.operator_id))
+        for operator in operators
+    )
+
+
+def key_groups_of(
+    metadata: CheckpointMetadata, vertices: Iterable[JobVertex]
+) -> dict[JobVertexID, int]:
+    """Of the vertices that have keyed state there: into how many parts it is divided."""
+    states = operators_by_own_id(metadata)
+    found = {}
+    for vertex in vertices:
+        keyed = (s for s in states_of(vertex.operators, states) if s and has_keyed_state(s))
+        first = next(keyed, None)
+        if first is not None:
+            found[vertex.vertex_id] = first.max_parallelism
+    return found
 
 
 def has_data_in_flight(metadata: CheckpointMetadata) -> bool:

@@ -29,7 +29,12 @@ from flinkray.scheduler.checkpoints.finished_state_check import (
     check_finished_state,
 )
 from flinkray.scheduler.checkpoints.operator_state_repartitioner import repartition
-from flinkray.scheduler.checkpoints.operators_with_state import has_state
+from flinkray.scheduler.checkpoints.operators_with_state import (
+    has_keyed_state,
+    has_state,
+    operators_by_own_id,
+    states_of,
+)
 from flinkray.scheduler.checkpoints.restored_vertices import (
     RestoredVertex,
     check_operator_ids,
@@ -60,10 +65,10 @@ class StateAssignment:
                 or has lost its way; or the job was changed around what is finished.
         """
         self._job_id = job_id
-        self._states = {operator.operator_id: operator for operator in metadata.operators}
+        self._states = operators_by_own_id(metadata)
         check_operator_ids(job_id, vertices)
         self._vertices = {vertex.vertex_id: vertex for vertex in vertices}
-        self._found = {v.vertex_id: tuple(map(self._find, v.operators)) for v in vertices}
+        self._found = {v.vertex_id: states_of(v.operators, self._states) for v in vertices}
         self.not_restored = self._check_all_is_restored(vertices, allow_non_restored_state)
         """What there is of operators that the job does not have."""
         self.max_parallelism = {v.vertex_id: self._max_parallelism(v) for v in vertices}
@@ -101,12 +106,6 @@ class StateAssignment:
 
     # --- which state is whose ---------------------------------------------------------------------
 
-    def _find(self, operator: VertexOperator) -> CheckpointedOperator | None:
-        """By the id that the author has set, if there is state of that, else by the other."""
-        if operator.uid_hash is not None and operator.uid_hash in self._states:
-            return self._states[operator.uid_hash]
-        return self._states.get(operator.operator_id)
-
     def _check_all_is_restored(
         self, vertices: Sequence[RestoredVertex], allow_non_restored_state: bool
     ) -> tuple[CheckpointedOperator, ...]:
@@ -125,7 +124,7 @@ class StateAssignment:
         keyed = [
             (operator, found)
             for operator, found in zip(vertex.operators, self._found[vertex.vertex_id], strict=True)
-            if found is not None and any(s.state.keyed_state for s in found.subtasks)
+            if found is not None and has_keyed_state(found)
         ]
         for operator, found in keyed:
             there = found.max_parallelism

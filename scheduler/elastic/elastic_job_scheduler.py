@@ -10,7 +10,12 @@ from functools import partial
 from flinkray.core.errors import JobSubmissionError
 from flinkray.core.ids import ExecutionGraphID
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.elastic.parallelism import Parallelism, desired_slots, with_bounds
+from flinkray.scheduler.elastic.parallelism import (
+    Parallelism,
+    desired_slots,
+    with_bounds,
+    within,
+)
 from flinkray.scheduler.elastic.scaling import (
     ElasticScaling,
     Execute,
@@ -97,7 +102,10 @@ class ElasticJobScheduler(JobScheduler):
     ) -> None:
         """As of :class:`~flinkray.scheduler.job.job_scheduler.JobScheduler`."""
         self._scaling = ElasticScaling(
-            job_graph, scaling, is_stopping=lambda: self._checkpoints.is_stopping
+            job_graph,
+            scaling,
+            is_stopping=lambda: self._checkpoints.is_stopping,
+            key_groups=lambda: self._checkpoints.key_groups,
         )
         self._is_executing = False
         self._used: Counter[ResourceProfile] = Counter()
@@ -141,12 +149,32 @@ class ElasticJobScheduler(JobScheduler):
         """Other bounds for some vertices; the same ones change nothing.
 
         Raises:
-            JobStateError: see :func:`~flinkray.scheduler.elastic.parallelism.with_bounds`.
+            JobStateError: see :func:`~flinkray.scheduler.elastic.parallelism.with_bounds`.  Bounds
+                that are too high for the state, and not for the graph, may have been accepted while
+                nobody knew the state: no more is made of them than is possible.
         """
-        changed = with_bounds(self._job_graph, bounds)
+        most = {
+            vertex.vertex_id: max(vertex.key_groups, self.max_parallelism[vertex.vertex_id])
+            for vertex in self._job_graph.vertices
+        }
+        changed = with_bounds(self._job_graph, bounds, most)
         if changed == self._job_graph or self._job.is_ending:
             return []
         return self._work_on("resize", now, BoundsChanged(changed))
+
+    @property
+    def _warnings(self) -> tuple[str, ...]:
+        limited = within(self._job_graph, self._checkpoints.key_groups)
+        pairs = zip(self._job_graph.vertices, limited.vertices, strict=True)
+        return (
+            *super()._warnings,
+            *(
+                f"vertex {wanted.name!r} may have {wanted.parallelism} subtasks, and gets "
+                f"{possible.parallelism} at most: its state has so many key groups"
+                for wanted, possible in pairs
+                if possible.parallelism < wanted.parallelism
+            ),
+        )
 
     def _why_pending(self) -> str | None:
         if self._is_executing or self._job.is_ending or not self._job.has_begun:
@@ -249,7 +277,7 @@ class ElasticJobScheduler(JobScheduler):
         *is_total*: it has requested that already, and what is declared takes its place.
         """
         wanted: Counter[ResourceProfile] = Counter()
-        for requirement in desired_slots(self._job_graph):
+        for requirement in desired_slots(within(self._job_graph, self._checkpoints.key_groups)):
             wanted[requirement.profile] += requirement.count
         if not is_total:
             wanted.subtract(self._used)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flinkray.core.errors import JobStateError, JobSubmissionError
@@ -23,6 +23,8 @@ from flinkray.scheduler.shared.requirement_matching import size_of
 from flinkray.scheduler.shared.slots import ResourceRequirement
 
 Parallelism = Mapping[JobVertexID, int]
+
+NOT_KNOWN: Parallelism = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +79,15 @@ def bounds_for(
     return (*bounds, *added)
 
 
-def with_bounds(job_graph: JobGraph, bounds: Sequence[ParallelismBounds]) -> JobGraph:
+def with_bounds(
+    job_graph: JobGraph,
+    bounds: Sequence[ParallelismBounds],
+    max_parallelism: Parallelism = NOT_KNOWN,
+) -> JobGraph:
     """The graph of an elastic job with other bounds for some of its vertices (DI-20).
+
+    Args:
+        max_parallelism: of vertices whose state may have others than the graph says.
 
     Raises:
         JobStateError: they are not possible; the text says why.
@@ -93,18 +102,16 @@ def with_bounds(job_graph: JobGraph, bounds: Sequence[ParallelismBounds]) -> Job
     unknown = wanted.keys() - {vertex.vertex_id for vertex in job_graph.vertices}
     if unknown:
         raise JobStateError(job_id, f"it has no vertex {min(unknown)}")
-    vertices = tuple(
-        replace(
-            vertex,
-            min_parallelism=one.lower,
-            parallelism=one.upper,
-            max_parallelism=_max_parallelism(vertex, one.upper),
-        )
-        if (one := wanted.get(vertex.vertex_id)) is not None
-        else vertex
-        for vertex in job_graph.vertices
-    )
-    changed = replace(job_graph, vertices=vertices)
+    vertices = []
+    for vertex in job_graph.vertices:
+        one = wanted.get(vertex.vertex_id)
+        if one is not None:
+            most = max_parallelism.get(vertex.vertex_id, vertex.key_groups)
+            if one.upper > most and not vertex.non_parallel:
+                raise JobStateError(job_id, _too_much(vertex, one, most))
+            vertex = _with_bounds(vertex, one, most)
+        vertices.append(vertex)
+    changed = replace(job_graph, vertices=tuple(vertices))
     try:
         validate(changed)
     except JobSubmissionError as error:
@@ -112,13 +119,51 @@ def with_bounds(job_graph: JobGraph, bounds: Sequence[ParallelismBounds]) -> Job
     return changed
 
 
-def _max_parallelism(vertex: JobVertex, upper: int) -> int | None:
-    """So that state stays where it is.  It is left open where it is derived as before: the state
-    that the job was restored with may have another one, and is refused where one is set."""
-    derived = default_max_parallelism(vertex.parallelism)
-    if vertex.max_parallelism is None and default_max_parallelism(upper) == derived:
-        return None
-    return vertex.max_parallelism or derived
+def _too_much(vertex: JobVertex, bounds: ParallelismBounds, most: int) -> str:
+    return (
+        f"vertex {vertex.name!r} cannot have {bounds.lower} to {bounds.upper} subtasks: its max "
+        f"parallelism is {most}, which stays as it is while the job, or its state, is there. Ask "
+        f"for {most} at most"
+    )
+
+
+def _with_bounds(vertex: JobVertex, bounds: ParallelismBounds, most: int) -> JobVertex:
+    """With the same max parallelism, so that state stays where it is."""
+    is_derived_so = vertex.max_parallelism or default_max_parallelism(bounds.upper) == most
+    return replace(
+        vertex,
+        min_parallelism=bounds.lower,
+        parallelism=bounds.upper,
+        derived_max_parallelism=None if is_derived_so else most,
+    )
+
+
+def within(job_graph: JobGraph, max_parallelism: Parallelism) -> JobGraph:
+    """With lower bounds for vertices that have fewer key groups than they may have subtasks: their
+    state cannot be divided among more.  Vertices of a co-location group remain alike."""
+    uppers = {
+        vertex.vertex_id: min(
+            vertex.parallelism, max_parallelism.get(vertex.vertex_id, vertex.parallelism)
+        )
+        for vertex in job_graph.vertices
+    }
+    for group in _co_located(job_graph):
+        uppers |= dict.fromkeys(group, min(uppers[vertex_id] for vertex_id in group))
+    vertices = [
+        replace(vertex, parallelism=upper, min_parallelism=min(vertex.min_parallelism, upper))
+        if (upper := uppers[vertex.vertex_id]) < vertex.parallelism
+        else vertex
+        for vertex in job_graph.vertices
+    ]
+    return replace(job_graph, vertices=tuple(vertices))
+
+
+def _co_located(job_graph: JobGraph) -> Iterable[list[JobVertexID]]:
+    groups: dict[str, list[JobVertexID]] = {}
+    for vertex in job_graph.vertices:
+        if vertex.co_location_group is not None:
+            groups.setdefault(vertex.co_location_group, []).append(vertex.vertex_id)
+    return groups.values()
 
 
 def desired_slots(job_graph: JobGraph) -> tuple[ResourceRequirement, ...]:

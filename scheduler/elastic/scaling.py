@@ -12,7 +12,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 from flinkray.core.resources import ResourceProfile
-from flinkray.scheduler.elastic.parallelism import Parallelism, parallelism_for
+from flinkray.scheduler.elastic.parallelism import (
+    NOT_KNOWN,
+    Parallelism,
+    parallelism_for,
+    within,
+)
 from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.shared.story import Story
 
@@ -75,10 +80,13 @@ class ElasticScaling:
         settings: ScalingSettings | None = None,
         *,
         is_stopping: Callable[[], bool] = lambda: False,
+        key_groups: Callable[[], Parallelism] = lambda: NOT_KNOWN,
     ) -> None:
         """*is_stopping*: whether the job is being stopped with a savepoint.  What runs then is left
-        alone: another parallelism would restart it in place of the stop."""
-        self._job_graph = job_graph
+        alone: another parallelism would restart it in place of the stop.  *key_groups*: of the
+        vertices with keyed state in what the job goes on from; they have no more subtasks."""
+        self._bounds = job_graph
+        self._key_groups = key_groups
         self._settings = settings or ScalingSettings()
         self._is_stopping = is_stopping
         self._state = _State.NEW
@@ -88,7 +96,6 @@ class ElasticScaling:
         self._waiting_since: float
         self._executing_since: float
         self._parallelism: Parallelism | None = None
-        self._desired = {v.vertex_id: v.parallelism for v in job_graph.vertices}
         self._generation = 0
         self._deadline: float | None = None
         """For when the last timer was asked for; None: it was over."""
@@ -130,8 +137,7 @@ class ElasticScaling:
     def resize(self, job_graph: JobGraph, now: float) -> list[ScalingAction]:
         """The bounds are others.  What runs with more than it may is made smaller at once; to grow
         waits as ever, and what runs with less than it must runs on until there is more."""
-        self._job_graph = job_graph
-        self._desired = {v.vertex_id: v.parallelism for v in job_graph.vertices}
+        self._bounds = job_graph
         self._story.add(now, "other bounds")
         return self._decide(now)
 
@@ -174,12 +180,16 @@ class ElasticScaling:
             return []
         if self._state is _State.EXECUTING and self._is_stopping():
             return []
-        possible = parallelism_for(self._job_graph, self._slots)
+        job_graph = within(self._bounds, self._key_groups())
+        possible = parallelism_for(job_graph, self._slots)
+        desired = {v.vertex_id: v.parallelism for v in job_graph.vertices}
         if self._state is _State.WAITING:
-            return self._decide_waiting(possible, now)
-        return self._decide_executing(possible, now)
+            return self._decide_waiting(possible, desired, now)
+        return self._decide_executing(possible, desired, now)
 
-    def _decide_waiting(self, possible: Parallelism | None, now: float) -> list[ScalingAction]:
+    def _decide_waiting(
+        self, possible: Parallelism | None, desired: Parallelism, now: float
+    ) -> list[ScalingAction]:
         gives_up_at = self._waiting_since + self._settings.resource_wait_timeout
         if possible is None:
             if now < gives_up_at:
@@ -193,20 +203,22 @@ class ElasticScaling:
             return [GiveUp(reason)]
         is_stable_at = self._changed_at + self._settings.resource_stabilization_timeout
         due = min(is_stable_at, gives_up_at)
-        if possible in (self._desired, self._parallelism) or now >= due:
+        if possible in (desired, self._parallelism) or now >= due:
             return self._execute(possible, f"{len(self._slots)} slots are there", now)
         return self._wait_until(due, now)
 
-    def _decide_executing(self, possible: Parallelism | None, now: float) -> list[ScalingAction]:
+    def _decide_executing(
+        self, possible: Parallelism | None, desired: Parallelism, now: float
+    ) -> list[ScalingAction]:
         """Fewer slots matter only once what runs in them has failed."""
         assert self._parallelism is not None
-        is_too_much = any(self._parallelism[v] > upper for v, upper in self._desired.items())
+        is_too_much = any(self._parallelism[v] > upper for v, upper in desired.items())
         if possible is not None and is_too_much:
             return self._execute(possible, "its upper bounds are lower", now)
         if possible is None or not _is_more(possible, self._parallelism):
             return []
         due = self._executing_since + self._settings.scaling_interval_min
-        if possible != self._desired:
+        if possible != desired:
             due = max(due, self._changed_at + self._settings.resource_stabilization_timeout)
         if now >= due:
             return self._execute(possible, f"{len(self._slots)} slots are there now", now)

@@ -14,7 +14,6 @@ from flinkray.core.ids import (
     JobVertexID,
     ResultPartitionID,
 )
-from flinkray.core.key_groups import default_max_parallelism
 from flinkray.scheduler.graph import distribution
 from flinkray.scheduler.graph.job_graph import (
     COORDINATED_KINDS,
@@ -512,7 +511,7 @@ class ExecutionJobVertex:
         self.vertex = vertex
         self.parallelism = parallelism
         """How many subtasks there are: with elastic jobs less than the vertex wants."""
-        self.max_parallelism = vertex.max_parallelism or default_max_parallelism(vertex.parallelism)
+        self.max_parallelism = vertex.key_groups
         self.coordinator_attempt = 0
         """Of a coordinated vertex: the attempt of its coordinator that its subtasks belong to."""
         self.coordinator_is_there = False

@@ -8,6 +8,7 @@ from typing import Any
 
 from flinkray.core.blobs import BlobKey
 from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID
+from flinkray.core.key_groups import default_max_parallelism
 from flinkray.core.message import message, register
 from flinkray.core.resources import ResourceProfile
 from flinkray.core.schema import stored, with_defaults
@@ -228,7 +229,7 @@ class MasterFormat:
     finalizes: bool = False
 
 
-@stored("JobVertex", version=3, migrations={1: with_defaults, 2: with_defaults})
+@stored("JobVertex", version=4, migrations=dict.fromkeys((1, 2, 3), with_defaults))
 @message
 class JobVertex:
     """Chained operators: ``parallelism`` subtasks, each in a slot of ``slot_profile``."""
@@ -240,7 +241,8 @@ class JobVertex:
     """Of the slots of its slot-sharing group: the same for all vertices of the group."""
     invokable: Invokable
     max_parallelism: int | None = None
-    """Number of key groups; None: derived from the parallelism."""
+    """Number of key groups, as somebody has set it; None: it is derived, and may become that of
+    the state which the job is restored from."""
     min_parallelism: int = 1
     """With fewer subtasks an adaptive job does not run; ``parallelism`` is the upper bound."""
     slot_sharing_group: str = DEFAULT_SLOT_SHARING_GROUP
@@ -253,6 +255,19 @@ class JobVertex:
     """Of a chain of stream operators, the head first: whose state checkpoints have."""
     non_parallel: bool = False
     """It can have one subtask only, whatever parallelism others have."""
+    derived_max_parallelism: int | None = None
+    """Of an elastic job that was resized: where none is set, and the parallelism would give another
+    one by now; so that state stays where it is."""
+
+    @property
+    def key_groups(self) -> int:
+        """As far as the graph says: the state that the job is restored from may have others, unless
+        the max parallelism is set."""
+        return (
+            self.max_parallelism
+            or self.derived_max_parallelism
+            or default_max_parallelism(self.parallelism)
+        )
 
 
 @stored("ParallelismBounds")

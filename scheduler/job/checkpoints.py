@@ -36,6 +36,7 @@ from flinkray.scheduler.checkpoints.messages import (
 )
 from flinkray.scheduler.checkpoints.operators_with_state import (
     has_data_in_flight,
+    key_groups_of,
     operators_without_uid,
 )
 from flinkray.scheduler.execution.execution_graph import ExecutionGraph, ExecutionJobVertex
@@ -120,6 +121,11 @@ class NoCheckpoints:
     def is_stopping(self) -> bool:
         """Whether the job is being stopped with a savepoint."""
         return False
+
+    @property
+    def key_groups(self) -> Mapping[JobVertexID, int]:
+        """Of the vertices with keyed state in what the job would go on from: how many this has."""
+        return {}
 
     # --- transitions ------------------------------------------------------------------------------
 
@@ -208,6 +214,9 @@ class Checkpoints(NoCheckpoints):
         """Whether the coordinators of operators go back with the next tasks."""
         self._was_stopping = False
         """Whether the job was being stopped with a savepoint when the coordinator was told last."""
+        self._latest_looked_at: CompletedCheckpoint | None = None
+        self._key_groups: dict[JobVertexID, int] = {}
+        """Of that checkpoint."""
         self._pickled_states = PickledStates(job_graph)
         self._without_uid: tuple[str, ...] = ()
         """Names of operators with state in the last savepoint."""
@@ -242,6 +251,15 @@ class Checkpoints(NoCheckpoints):
     @property
     def is_stopping(self) -> bool:
         return self._coordinator.is_stopping
+
+    @property
+    def key_groups(self) -> Mapping[JobVertexID, int]:
+        latest = self._coordinator.latest
+        if latest is not self._latest_looked_at:
+            self._latest_looked_at = latest
+            vertices = self._job_graph.vertices
+            self._key_groups = {} if latest is None else key_groups_of(latest.metadata, vertices)
+        return self._key_groups
 
     @property
     def has_completed(self) -> bool:

@@ -15,6 +15,7 @@ from flinkray.core.ids import (
     ExecutionAttemptID,
     ExecutionGraphID,
     JobID,
+    JobVertexID,
     ResourceID,
     ResultPartitionID,
 )
@@ -656,6 +657,13 @@ class JobScheduler:
         """The job's status."""
         return self._job.status
 
+    @property
+    def max_parallelism(self) -> Mapping[JobVertexID, int]:
+        """Of all vertices, as the state says that the job would go on from, or else as they are
+        executed."""
+        known = {v.vertex.vertex_id: v.max_parallelism for v in self._graph.vertices}
+        return {**known, **self._checkpoints.key_groups}
+
     def partition_state(self, partition: ResultPartitionID) -> ExecutionState:
         """The state of a partition's producer (JM-13).
 
@@ -699,9 +707,12 @@ class JobScheduler:
             vertex_info(vertex, self._job.epoch_offset, progress, running)
             for vertex, progress in self._with_progress()
         )
-        group, warnings = self._coordinators.worker_group, self._checkpoints.warnings
         return self._job.details(
-            vertices, self._why_pending(), group, warnings, self._checkpoints.overview()
+            vertices,
+            self._why_pending(),
+            self._coordinators.worker_group,
+            self._warnings,
+            self._checkpoints.overview(),
         )
 
     def places_of_streams(self) -> tuple[ResourceID, ...]:
@@ -718,7 +729,7 @@ class JobScheduler:
             self._job.restarts,
             self._why_pending(),
             tuple(vertex_progress(*each) for each in self._with_progress()),
-            self._checkpoints.warnings,
+            self._warnings,
             None if checkpoints is None else checkpoints.completed,
             0 if checkpoints is None else checkpoints.failed,
         )
@@ -750,6 +761,10 @@ class JobScheduler:
     def _with_progress(self) -> Iterator[tuple[ExecutionJobVertex, SparkProgress | None]]:
         for vertex in self._graph.vertices:
             yield vertex, self._coordinators.progress_of(vertex.vertex.vertex_id)
+
+    @property
+    def _warnings(self) -> tuple[str, ...]:
+        return self._checkpoints.warnings
 
     def _why_pending(self) -> str | None:
         if self.status is not JobStatus.RUNNING or self._job.suspension is not None:

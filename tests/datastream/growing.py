@@ -28,14 +28,27 @@ class Growing:
     """An elastic job of at most four subtasks.  Its numbers come slowly, and of each split a half
     only, until :meth:`ends_exactly_once`."""
 
-    def __init__(self, cluster: ClusterClient, folder: Path) -> None:
-        """*folder* is the program's own."""
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        folder: Path,
+        *,
+        max_parallelism: int | None = None,
+        savepoint: str = "",
+    ) -> None:
+        """*folder* is the program's own.  *savepoint*: the one it goes on from, if any."""
         self._checkpoints, self._begun = folder / "checkpoints", folder / "begun"
         self._goes_on = folder / "goes-on"
         self._begun.mkdir(parents=True)
         env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster)
-        elastic = {**settings(self._checkpoints, "100 ms"), "jobmanager.scheduler": "adaptive"}
+        elastic = {
+            **settings(self._checkpoints, "100 ms"),
+            "jobmanager.scheduler": "adaptive",
+            "execution.state-recovery.path": savepoint,
+        }
         env.configure(Configuration.from_dict(elastic)).set_parallelism(4)
+        if max_parallelism is not None:
+            env.set_max_parallelism(max_parallelism)
         begun, goes_on = self._begun, self._goes_on
 
         def numbers(number: int, offset: int) -> Iterator[int]:
@@ -82,6 +95,12 @@ class Growing:
         """As a user asks for it."""
         names = [v.name for v in self.job.details().vertices if v.name != COLLECTOR]
         self.job.resize(dict.fromkeys(names, (1, parallelism)))
+
+    def is_cancelled(self) -> None:
+        """It ends without its results."""
+        self.job.cancel()
+        self.job.wait(60)
+        self._results.close()
 
     def ends_exactly_once(self, *, changes: int) -> None:
         """Let it end: each number has come out once, and counts once, and in order.  It has begun

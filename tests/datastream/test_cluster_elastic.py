@@ -47,6 +47,28 @@ def test_a_running_job_is_resized_and_each_number_counts_once(
     assert program.job.details().restarts == 0, "no change is a failure"
 
 
+def test_a_job_grows_as_far_as_the_state_that_it_began_with_can_be_divided(
+    cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    """DI-20: it would fail for good with more subtasks, by then or with its next JobMaster."""
+    before = Growing(cluster.client, tmp_path / "before", max_parallelism=6)
+    before.runs_with(4)
+    savepoint = before.job.trigger_savepoint(str(tmp_path / "savepoints"), timeout=60)
+    before.is_cancelled()
+    program = Growing(cluster.client, tmp_path / "after", savepoint=savepoint)
+    program.runs_with(4)
+
+    with pytest.raises(JobStateError, match=r"'.*' cannot have 1 to 7 subtasks.*Ask for 6 at most"):
+        program.resize(7)
+    program.resize(6)
+    program.resize(2)
+
+    program.runs_with(2)
+    cluster.crash_all("JobMaster")
+    program.runs_with(2)
+    program.is_cancelled()
+
+
 @pytest.mark.parametrize("victim", ["TaskProcess", "JobMaster", "Dispatcher"])
 def test_a_process_that_dies_while_a_job_is_resized_changes_nothing_of_that(
     victim: str, cluster: ThreadedCluster, tmp_path: Path

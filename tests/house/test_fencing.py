@@ -90,6 +90,7 @@ EXCEPTIONS: dict[str, str] = {
             "request_job_exceptions",
             "request_job_details",
             "request_savepoint_in_use",
+            "request_max_parallelism",
             "request_source_coordinator",
         )
     },

@@ -119,6 +119,7 @@ def streaming_job() -> StoredJob:
         2,
         Invokable("python", BlobKey(bytes(range(32)), 5_000_000)),
         min_parallelism=2,
+        derived_max_parallelism=256,
         slot_sharing_group="sinks",
         co_location_group="together",
         inputs=(

@@ -18,10 +18,15 @@ from flinkray.scheduler.checkpoints.actions import (
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
 from flinkray.scheduler.checkpoints.messages import AcknowledgeCheckpoint
 from flinkray.scheduler.checkpoints.properties import savepoint, synchronous_savepoint
+from flinkray.scheduler.elastic.parallelism import with_bounds
 from flinkray.scheduler.graph.job_graph import JobGraph, ParallelismBounds, SchedulerMode
 from flinkray.scheduler.graph.validation import validate
 from flinkray.scheduler.job import transitions as t
-from flinkray.scheduler.job.job_scheduler_actions import CancelTasks, DeployTasks
+from flinkray.scheduler.job.job_scheduler_actions import (
+    CancelTasks,
+    DeployTasks,
+    SetRequirements,
+)
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from tests.scheduler.builders import JOB, one, only
 from tests.scheduler.checkpoints import checkpointed
@@ -256,6 +261,104 @@ def test_job_that_another_job_master_has_left_begins_with_its_checkpoint() -> No
     job.timer(job.has(2))
     assert job.key_groups() == {"b1": [(0, 31), (32, 63)], "b2": [(64, 95), (96, 127)]}
     assert one(job.log, RestoreCoordinators).restores == 1
+
+
+# --- state with other key groups ------------------------------------------------------------------
+
+
+def left_with(key_groups: int) -> CompletedCheckpoint:
+    """What an earlier JobMaster has restored the job from: ``b`` had four subtasks."""
+    of_b = checkpointed.keyed_by_range("/s", key_groups, 4)
+    operators = (checkpointed.operator("b", of_b, max_parallelism=key_groups),)
+    metadata = CheckpointMetadata(
+        JobID.generate(), 7, 1000, SnapshotKind.SAVEPOINT, operators, flinkray_version="x"
+    )
+    return CompletedCheckpoint(metadata, savepoint(), "/sp/_metadata")
+
+
+def begun(key_groups: int, slots: int, graph: JobGraph) -> ElasticCheckpoints:
+    job = ElasticCheckpoints(graph=graph)
+    job.scheduler.checkpoints_recovered([left_with(key_groups)])
+    job.tell("start")
+    actions = job.has(slots)
+    if not job.tasks:
+        job.timer(actions)
+    job.report(list(job.tasks), ExecutionState.RUNNING)
+    return job
+
+
+def parallelism_of_b(job: ElasticCheckpoints) -> int:
+    return sum(job.name(attempt_id)[0] == "b" for attempt_id in job.tasks)
+
+
+def test_job_says_how_many_key_groups_the_state_has_that_it_goes_on_from() -> None:
+    """DI-20: so that what is too much is refused before it is stored."""
+    a, b = (vertex.vertex_id for vertex in graph().vertices)
+    job = ElasticCheckpoints(graph=graph())
+    assert job.scheduler.max_parallelism == {a: 128, b: 128}
+    job.scheduler.checkpoints_recovered([left_with(8)])
+    assert job.scheduler.max_parallelism == {a: 128, b: 8}, "before it runs, too"
+    job = begun(8, 4, graph())
+    assert job.scheduler.max_parallelism == {a: 128, b: 8}
+    assert job.scheduler.details().warnings == ()
+
+
+@pytest.mark.parametrize("lower", [1, 10])
+def test_job_grows_to_the_key_groups_of_its_state_whatever_bounds_were_accepted(
+    lower: int,
+) -> None:
+    """DI-20: nobody knew its state by then.  Its next JobMaster begins with the same."""
+    job = begun(8, 4, graph())
+    bounds = bounds_of_b(job, lower, 20)
+    job.now += 100.0
+    actions = job.tell("resize", (bounds,))
+    assert one(actions, SetRequirements).requirements.requirements[0].count == 8
+    job.now += 100.0
+    job.has(20)
+    job.stopped()
+    assert (job.status, parallelism_of_b(job)) == (JobStatus.RUNNING, 8)
+    (warning,) = job.scheduler.progress().warnings
+    assert warning == (
+        "vertex 'b' may have 20 subtasks, and gets 8 at most: its state has so many key groups"
+    )
+
+    job = begun(8, 20, with_bounds(graph(), (bounds,)))
+    assert (job.status, parallelism_of_b(job)) == (JobStatus.RUNNING, 8)
+    assert job.scheduler.details().warnings == (warning,)
+
+
+def test_job_whose_state_has_more_key_groups_than_it_would_have_grows_beyond_these() -> None:
+    """DI-20."""
+    job = begun(1024, 4, graph())
+    bounds = (bounds_of_b(job, 1, 200),)
+    stored = with_bounds(graph(), bounds, job.scheduler.max_parallelism)
+    job.now += 100.0
+    job.tell("resize", bounds)
+    job.now += 100.0
+    job.has(200)
+    job.stopped()
+    assert parallelism_of_b(job) == 200
+    assert parallelism_of_b(begun(1024, 200, stored)) == 200
+
+
+@pytest.mark.parametrize("is_set", [False, True])
+def test_job_whose_max_parallelism_somebody_has_set_is_not_given_state_with_another(
+    is_set: bool,
+) -> None:
+    """DI-20: a derived one becomes that of the state, also after a change by which the parallelism
+    would give another one."""
+    vertices = [
+        replace(vertex, max_parallelism=128) if is_set else vertex for vertex in graph().vertices
+    ]
+    given = replace(graph(), vertices=tuple(vertices))
+    b = given.vertices[1].vertex_id
+    job = begun(64, 5, with_bounds(given, (ParallelismBounds(b, 1, 100),)))
+    if not is_set:
+        assert parallelism_of_b(job) == 5
+        return
+    assert job.ended is not None
+    failure = str(job.ended.result.failure)
+    assert "has max parallelism 64, and the vertex 'b' is configured with 128" in failure
 
 
 def test_unaligned_checkpoints_of_an_adaptive_job_are_refused() -> None:

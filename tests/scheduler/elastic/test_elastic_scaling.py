@@ -17,6 +17,7 @@ from flinkray.scheduler.elastic.parallelism import (
     parallelism_bounds,
     parallelism_for,
     with_bounds,
+    within,
 )
 from flinkray.scheduler.elastic.scaling import (
     ElasticScaling,
@@ -81,15 +82,48 @@ def test_other_bounds_leave_other_vertices_and_the_number_of_key_groups_alone() 
     job_graph = adaptive(elastic("a", 1, 3), elastic("b", 2, 1000))
     changed = with_bounds(job_graph, (ParallelismBounds(B, 3, 30),))
     assert parallelism_bounds(changed) == (AT_FIRST[0], ParallelismBounds(B, 3, 30))
-    assert [vertex.max_parallelism for vertex in changed.vertices] == [None, 2048]
+    assert [vertex.key_groups for vertex in changed.vertices] == [128, 2048]
     again = with_bounds(changed, (ParallelismBounds(B, 1, 5),))
-    assert again.vertices[1].max_parallelism == 2048
+    assert again.vertices[1].key_groups == 2048
+    assert with_bounds(again, (ParallelismBounds(B, 2, 1000),)) == job_graph
 
 
-def test_other_bounds_set_no_number_of_key_groups_that_is_derived_as_before() -> None:
+@pytest.mark.parametrize("upper", [8, 100])
+def test_other_bounds_set_no_number_of_key_groups(upper: int) -> None:
     """DI-20: that of the state which the job began with is not refused by its next JobMaster."""
-    changed = with_bounds(adaptive(elastic("a", 1, 3)), (ParallelismBounds(A, 1, 8),))
+    changed = with_bounds(adaptive(elastic("a", 1, 3)), (ParallelismBounds(A, 1, upper),))
     assert changed.vertices[0].max_parallelism is None
+    assert changed.vertices[0].key_groups == 128
+
+
+def test_other_bounds_leave_a_number_of_key_groups_that_is_set() -> None:
+    own = replace(elastic("a", 1, 3), max_parallelism=6)
+    changed = with_bounds(adaptive(own), (ParallelismBounds(A, 1, 6),))
+    assert changed.vertices == (replace(own, parallelism=6),)
+
+
+@pytest.mark.parametrize("own", [None, 6, 128])
+def test_bounds_beyond_the_key_groups_are_refused_by_name_with_what_is_possible(
+    own: int | None,
+) -> None:
+    """DI-20: as the graph says, and as the state has it that the job was restored from."""
+    job_graph = adaptive(replace(elastic("a", 1, 3), max_parallelism=own), elastic("b", 1, 2))
+    known = {} if own else {A: 6}
+    most = own or 6
+    text = f"vertex 'a' cannot have 2 to {most + 1} subtasks.* {most}, .* Ask for {most} at most"
+    with pytest.raises(JobStateError, match=text):
+        with_bounds(job_graph, (ParallelismBounds(A, 2, most + 1),), known)
+    with_bounds(job_graph, (ParallelismBounds(A, 2, most), ParallelismBounds(B, 1, 128)), known)
+
+
+def test_state_with_more_key_groups_than_the_graph_says_allows_more_from_then_on() -> None:
+    """DI-20."""
+    changed = with_bounds(
+        adaptive(elastic("a", 1, 3)), (ParallelismBounds(A, 1, 200),), {A: 1024, B: 7}
+    )
+    assert [vertex.key_groups for vertex in changed.vertices] == [1024]
+    again = with_bounds(changed, (ParallelismBounds(A, 1, 1000),))
+    assert again.vertices[0].key_groups == 1024
 
 
 def test_bounds_of_the_other_vertices_leave_out_what_one_subtask_does_for_all() -> None:
@@ -128,6 +162,20 @@ def test_bounds_of_a_job_with_a_fixed_parallelism_are_refused() -> None:
 
 
 # --- how much -------------------------------------------------------------------------------------
+
+
+def test_no_more_is_made_of_bounds_than_the_key_groups_allow() -> None:
+    job_graph = adaptive(elastic("a", 5, 9), elastic("b", 2, 8), elastic("c", 1, 2))
+    limited = within(job_graph, {A: 4, B: 3, vertex_id("c"): 2})
+    bounds = [(one.lower, one.upper) for one in parallelism_bounds(limited)]
+    assert bounds == [(4, 4), (2, 3), (1, 2)]
+    assert within(job_graph, {}) == job_graph
+
+
+def test_vertices_of_a_co_location_group_are_alike_within_the_key_groups_of_each() -> None:
+    together = [replace(elastic(name, 1, 8), co_location_group="one") for name in "ab"]
+    limited = within(adaptive(*together, elastic("c", 1, 8)), {B: 3})
+    assert [vertex.parallelism for vertex in limited.vertices] == [3, 3, 8]
 
 
 @pytest.mark.parametrize(
@@ -372,6 +420,18 @@ def test_lower_bounds_make_it_smaller_at_once_and_higher_ones_larger_in_time() -
     timer = one(scaled.scaling.resize(graph(elastic("a", 1, 3)), 12.0), WaitFor)
     assert timer.delay == 29.0, "so long it runs at least"
     assert scaled.executed(scaled.scaling.timer(timer.generation, 41.0)) == 3
+
+
+def test_what_runs_next_has_no_more_subtasks_than_the_state_of_then_has_key_groups() -> None:
+    """And it does not wait for the slots that it could not use."""
+    key_groups = {vertex_id("a"): 3}
+    scaling = ElasticScaling(graph(elastic("a", 2, 8)), SETTINGS, key_groups=lambda: key_groups)
+    scaling.start(0.0)
+    executed = one(scaling.slots_changed([SMALL] * 5, 1.0), Execute)
+    assert executed.parallelism == {vertex_id("a"): 3}
+    assert scaling.slots_changed([SMALL] * 8, 100.0) == []
+    key_groups[vertex_id("a")] = 6
+    assert one(scaling.nothing_runs(200.0), Execute).parallelism == {vertex_id("a"): 6}
 
 
 def test_bounds_that_come_before_the_start_cost_no_timer() -> None:
