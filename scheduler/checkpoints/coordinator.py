@@ -189,6 +189,15 @@ class CheckpointCoordinator:
         return self._stop.is_under_way
 
     @property
+    def requested_under_way(self) -> frozenset[int]:
+        """Which of those are being taken, by the number of the attempt, that a user has asked for:
+        if they were given up now, that would be an error for the user."""
+        begun: list[_Preparation | PendingCheckpoint] = [*self._pending.values()]
+        if self._preparing is not None:
+            begun.append(self._preparing)
+        return frozenset(each.number for each in begun if each.request.request_id is not None)
+
+    @property
     def latest(self) -> CompletedCheckpoint | None:
         """The one that the job would go on from."""
         return self._completed.latest

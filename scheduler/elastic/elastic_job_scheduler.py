@@ -105,6 +105,7 @@ class ElasticJobScheduler(JobScheduler):
             job_graph,
             scaling,
             is_stopping=lambda: self._checkpoints.is_stopping,
+            snapshots=lambda: self._checkpoints.requested_under_way,
             key_groups=lambda: self._checkpoints.key_groups,
         )
         self._is_executing = False
@@ -127,7 +128,7 @@ class ElasticJobScheduler(JobScheduler):
         wire(BoundsChanged, self._bounds_changed)
         wire(ExecuteWith, self._execute)
         wire(t.ScalingDelayOver, self._scaling_delay_over)
-        wire(t.StopIsOver, self._stop_is_over)
+        wire(t.SnapshotIsOver, self._snapshot_is_over)
         wire(t.RestartDue, self._restart_due)
 
     # events
@@ -204,11 +205,11 @@ class ElasticJobScheduler(JobScheduler):
             return ()
         return [*self._declare(is_total=True), *self._scale(actions)]
 
-    def _stop_is_over(self, transition: t.StopIsOver, now: float) -> Steps:
+    def _snapshot_is_over(self, transition: t.SnapshotIsOver, now: float) -> Steps:
         """What was put off meanwhile is decided; where all is restarted, that decides."""
         if self._job.is_ending or self.status is not JobStatus.RUNNING:
             return ()
-        return self._scale(self._scaling.stop_is_over(now))
+        return self._scale(self._scaling.snapshot_is_over(now))
 
     def _restart_due(self, transition: t.RestartDue, now: float) -> Steps:
         """In place of a restart of what ran: the job goes on with what there is by now."""

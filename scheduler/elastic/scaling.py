@@ -80,12 +80,17 @@ class ElasticScaling:
         settings: ScalingSettings | None = None,
         *,
         is_stopping: Callable[[], bool] = lambda: False,
+        snapshots: Callable[[], frozenset[int]] = frozenset,
         key_groups: Callable[[], Parallelism] = lambda: NOT_KNOWN,
     ) -> None:
         """*is_stopping*: whether the job is being stopped with a savepoint.  What runs then is left
-        alone: another parallelism would restart it in place of the stop.  *key_groups*: of the
-        vertices with keyed state in what the job goes on from; they have no more subtasks."""
+        alone: another parallelism would restart it in place of the stop.  *snapshots*: the numbers
+        of those under way that users have asked for.  What runs then is left alone until they are
+        over, as a restart would give them up; those that begin meanwhile do not count.
+        *key_groups*: of the vertices with keyed state in what the job goes on from; they have no
+        more subtasks."""
         self._bounds = job_graph
+        self._snapshots = snapshots
         self._key_groups = key_groups
         self._settings = settings or ScalingSettings()
         self._is_stopping = is_stopping
@@ -96,6 +101,8 @@ class ElasticScaling:
         self._waiting_since: float
         self._executing_since: float
         self._parallelism: Parallelism | None = None
+        self._awaited: frozenset[int] | None = None
+        """The snapshots that another parallelism waits for; None: there is no reason for one."""
         self._generation = 0
         self._deadline: float | None = None
         """For when the last timer was asked for; None: it was over."""
@@ -158,9 +165,9 @@ class ElasticScaling:
         self._deadline = None
         return self._decide(now)
 
-    def stop_is_over(self, now: float) -> list[ScalingAction]:
-        """The job was being stopped with a savepoint, and goes on: slots and bounds may have become
-        others meanwhile."""
+    def snapshot_is_over(self, now: float) -> list[ScalingAction]:
+        """The job was being stopped with a savepoint and goes on, or a snapshot is over that a user
+        had asked for: slots and bounds may have become others meanwhile."""
         return self._decide(now)
 
     def end(self, now: float) -> list[ScalingAction]:
@@ -214,20 +221,33 @@ class ElasticScaling:
         assert self._parallelism is not None
         is_too_much = any(self._parallelism[v] > upper for v, upper in desired.items())
         if possible is not None and is_too_much:
-            return self._execute(possible, "its upper bounds are lower", now)
+            return self._execute_again(possible, "its upper bounds are lower", now)
         if possible is None or not _is_more(possible, self._parallelism):
+            self._awaited = None
             return []
         due = self._executing_since + self._settings.scaling_interval_min
         if possible != desired:
             due = max(due, self._changed_at + self._settings.resource_stabilization_timeout)
         if now >= due:
-            return self._execute(possible, f"{len(self._slots)} slots are there now", now)
+            return self._execute_again(possible, f"{len(self._slots)} slots are there now", now)
+        self._awaited = None
         return self._wait_until(due, now)
+
+    def _execute_again(
+        self, parallelism: Parallelism, reason: str, now: float
+    ) -> list[ScalingAction]:
+        """When the snapshots are over that were under way as there was a reason first."""
+        under_way = self._snapshots()
+        if self._awaited is None and under_way:
+            self._story.add(now, f"waits for {len(under_way)} snapshots: {reason}")
+        self._awaited = under_way if self._awaited is None else self._awaited & under_way
+        return [] if self._awaited else self._execute(parallelism, reason, now)
 
     def _execute(self, parallelism: Parallelism, reason: str, now: float) -> list[ScalingAction]:
         self._state = _State.EXECUTING
         self._parallelism = dict(parallelism)
         self._executing_since = now
+        self._awaited = None
         total = sum(parallelism.values())
         self._story.add(now, f"execute with {total} subtasks: {reason}")
         return [Execute(self._parallelism, reason)]

@@ -69,9 +69,9 @@ from flinkray.scheduler.job.transitions import (
     RestorePossible,
     RestoreState,
     SavepointGiven,
+    SnapshotIsOver,
     SnapshotRequested,
     StatusEntered,
-    StopIsOver,
 )
 from flinkray.scheduler.reports.checkpoint_statistics import CheckpointsOverview
 from flinkray.scheduler.reports.spans import SpanBook
@@ -121,6 +121,11 @@ class NoCheckpoints:
     def is_stopping(self) -> bool:
         """Whether the job is being stopped with a savepoint."""
         return False
+
+    @property
+    def requested_under_way(self) -> frozenset[int]:
+        """Which of the savepoints and checkpoints that users have asked for are being taken."""
+        return frozenset()
 
     @property
     def key_groups(self) -> Mapping[JobVertexID, int]:
@@ -214,6 +219,8 @@ class Checkpoints(NoCheckpoints):
         """Whether the coordinators of operators go back with the next tasks."""
         self._was_stopping = False
         """Whether the job was being stopped with a savepoint when the coordinator was told last."""
+        self._were_requested: frozenset[int] = frozenset()
+        """What users had asked for, and was under way, by then."""
         self._latest_looked_at: CompletedCheckpoint | None = None
         self._key_groups: dict[JobVertexID, int] = {}
         """Of that checkpoint."""
@@ -251,6 +258,10 @@ class Checkpoints(NoCheckpoints):
     @property
     def is_stopping(self) -> bool:
         return self._coordinator.is_stopping
+
+    @property
+    def requested_under_way(self) -> frozenset[int]:
+        return self._coordinator.requested_under_way
 
     @property
     def key_groups(self) -> Mapping[JobVertexID, int]:
@@ -435,8 +446,9 @@ class Checkpoints(NoCheckpoints):
         """The same in terms of the job."""
         steps = [step for action in actions for step in self._step(action)]
         was_stopping, self._was_stopping = self._was_stopping, self.is_stopping
-        if was_stopping and not self._was_stopping:
-            steps.append(StopIsOver())
+        requested, self._were_requested = self._were_requested, self.requested_under_way
+        if (was_stopping and not self._was_stopping) or requested - self._were_requested:
+            steps.append(SnapshotIsOver())
         return steps
 
     def _step(self, action: CheckpointAction) -> Steps:

@@ -241,7 +241,7 @@ class JobScheduler:
         wire(t.CheckpointTimerOver, checkpoints.told)
         wire(t.SnapshotRequested, checkpoints.told)
         wire(t.SavepointGiven, checkpoints.savepoint_given)
-        wire(t.StopIsOver)
+        wire(t.SnapshotIsOver)
         # queryable state
         wire(t.KvStatesRegistered, self._kv_states.registered)
         wire(t.KvStatesUnregistered, self._kv_states.unregistered)

@@ -225,9 +225,10 @@ CheckpointEvent = (
 
 
 @dataclass(frozen=True, slots=True)
-class StopIsOver(Transition):
-    """The job was being stopped with a savepoint, and is not any more.  It goes on, unless the same
-    event has ended it or restarts it."""
+class SnapshotIsOver(Transition):
+    """What a user had asked for is complete, or given up; or the job was being stopped with a
+    savepoint, and is not any more.  It goes on, unless the same event has ended it or restarts
+    it."""
 
     phase = Phase.RESTART
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -11,13 +12,21 @@ from flinkray.checkpoint.metadata import CheckpointMetadata, SnapshotKind
 from flinkray.core.errors import JobSubmissionError
 from flinkray.core.ids import JobID
 from flinkray.scheduler.checkpoints.actions import (
+    CheckpointTimerPurpose,
     PrepareCheckpoint,
     RestoreCoordinators,
     SnapshotFinished,
+    StartCheckpointTimer,
 )
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
+from flinkray.scheduler.checkpoints.errors import CheckpointError
 from flinkray.scheduler.checkpoints.messages import AcknowledgeCheckpoint
-from flinkray.scheduler.checkpoints.properties import savepoint, synchronous_savepoint
+from flinkray.scheduler.checkpoints.properties import (
+    CheckpointProperties,
+    savepoint,
+    synchronous_savepoint,
+)
+from flinkray.scheduler.elastic.elastic_job_scheduler import ElasticJobScheduler
 from flinkray.scheduler.elastic.parallelism import with_bounds
 from flinkray.scheduler.graph.job_graph import JobGraph, ParallelismBounds, SchedulerMode
 from flinkray.scheduler.graph.validation import validate
@@ -28,6 +37,7 @@ from flinkray.scheduler.job.job_scheduler_actions import (
     SetRequirements,
 )
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.taking_over import SourceCoordinatorPlace
 from tests.scheduler.builders import JOB, one, only
 from tests.scheduler.checkpoints import checkpointed
 from tests.scheduler.elastic.test_elastic_job_scheduler import ElasticUnderTest
@@ -37,6 +47,10 @@ from tests.scheduler.job.checkpointed_job import (
     Actions,
     CheckpointedJob,
     checkpointed_graph,
+)
+from tests.scheduler.job.test_take_over_checkpoints_stateful import (
+    OWNER,
+    TakenOverCheckpointedJob,
 )
 
 
@@ -126,7 +140,7 @@ def test_job_that_shrinks_after_a_loss_goes_on_from_the_latest_checkpoint() -> N
 
 def test_scaling_waits_until_it_is_known_whether_a_checkpoint_is_stored() -> None:
     job = running_with(2)
-    job.trigger()
+    job.cut(job.prepare(job.tick()))
     job.keyed(2)
     job.now += 100.0
     job.has(4)
@@ -250,6 +264,168 @@ def test_job_that_fails_during_a_stop_goes_on_with_the_slots_that_came_meanwhile
     job.keyed(3)
     job.store()
     assert (job.status, len(job.tasks)) == (JobStatus.RUNNING, 6)
+
+
+# --- snapshots that users have asked for ----------------------------------------------------------
+
+
+def answers(job: ElasticCheckpoints) -> list[tuple[int, str | None]]:
+    """To users, so far: the number of each request, and the reason why it was refused."""
+    return [
+        (it.request_id, it.error.reason.name if isinstance(it.error, CheckpointError) else None)
+        for it in only(job.log, SnapshotFinished)[1:]
+    ]
+
+
+def expires(job: ElasticCheckpoints) -> Actions:
+    """The time is over that the checkpoint has which was begun last."""
+    timers = [timer.key for timer in only(job.log, StartCheckpointTimer)]
+    expiry = [key for key in timers if key.purpose is CheckpointTimerPurpose.EXPIRY]
+    return job.told(t.CheckpointTimerOver(expiry[-1]))
+
+
+@pytest.mark.parametrize("is_resized", [False, True])
+@pytest.mark.parametrize("properties", [savepoint(), None])
+def test_job_is_scaled_when_what_a_user_has_asked_for_is_complete(
+    properties: CheckpointProperties | None, is_resized: bool
+) -> None:
+    job = running_with(4 if is_resized else 2)
+    job.now += 100.0
+    wanted = job.request(properties)
+    if is_resized:
+        job.tell("resize", (bounds_of_b(job, 1, 3),))
+    else:
+        job.has(4)
+    job.cut(job.prepare(wanted))
+    job.keyed(2)
+    assert (job.status, only(job.log, CancelTasks)) == (JobStatus.RUNNING, [])
+    actions = job.store()
+    assert job.status is JobStatus.RESTARTING
+    first = next(a for a in actions if isinstance(a, SnapshotFinished | CancelTasks))
+    assert isinstance(first, SnapshotFinished), "whoever waits for it need not wait any longer"
+    assert answers(job) == [(2, None)]
+    expected = "a1#2 a2#2 b1#2 b2#2 b3#2" + ("" if is_resized else " b4#2")
+    assert job.tasks_of(job.stopped()) == expected
+
+
+@pytest.mark.parametrize(
+    ("ends", "reason"),
+    [
+        (lambda job: job.decline(2, "b1"), "CHECKPOINT_DECLINED"),
+        (expires, "CHECKPOINT_EXPIRED"),
+    ],
+)
+def test_job_is_scaled_when_the_savepoint_of_a_user_has_failed(
+    ends: Callable[[ElasticCheckpoints], Actions], reason: str
+) -> None:
+    job = running_with(2)
+    job.now += 100.0
+    job.trigger(savepoint())
+    job.has(4)
+    assert job.status is JobStatus.RUNNING
+    ends(job)
+    assert answers(job) == [(2, reason)]
+    assert job.tasks_of(job.stopped()) == "a1#2 a2#2 b1#2 b2#2 b3#2 b4#2"
+
+
+def test_job_that_fails_while_it_waits_for_a_savepoint_is_scaled_by_its_restart() -> None:
+    job = running_with(2)
+    job.now += 100.0
+    job.trigger(savepoint())
+    job.has(4)
+    job.fail("b1")
+    assert only(job.stopped(), DeployTasks) == [], "the delay of the restart is not over"
+    assert job.tasks_of(job.restarted()) == "a1#2 a2#2 b1#2 b2#2 b3#2 b4#2"
+    assert answers(job) == [(2, "TASK_FAILURE")]
+    assert [e.text for e in job.scheduler.exceptions()] == ["it broke"]
+
+
+def test_periodic_checkpoint_does_not_hold_up_the_scaling_of_a_job() -> None:
+    job = running_with(2)
+    job.now += 100.0
+    job.cut(job.prepare(job.tick()))
+    job.has(4)
+    assert job.status is JobStatus.RESTARTING
+
+
+def test_job_does_not_wait_for_savepoints_that_begin_while_it_waits_for_others() -> None:
+    """It would for ever, if they never cease.  That one has not begun really: whoever has asked for
+    it may ask again."""
+    job = running_with(2)
+    job.now += 100.0
+    job.trigger(savepoint())
+    job.has(4)
+    job.request(savepoint())
+    job.keyed(2)
+    job.store()
+    assert job.status is JobStatus.RESTARTING
+    assert answers(job) == [(2, None), (3, "JOB_FAILOVER_REGION")]
+    assert only(job.log, SnapshotFinished)[-1].checkpoint_id is None
+
+
+def test_job_waits_for_the_savepoints_of_a_later_reason_if_there_is_none_for_a_while() -> None:
+    job = running_with(2)
+    job.now += 100.0
+    job.trigger(savepoint())
+    job.has(4)
+    job.has(2)
+    job.keyed(2)
+    job.store()
+    job.trigger(savepoint())
+    job.has(4)
+    assert only(job.log, CancelTasks) == []
+    job.keyed(3)
+    job.store()
+    assert job.status is JobStatus.RESTARTING
+
+
+def test_savepoint_that_is_asked_for_while_the_job_is_scaled_has_not_begun() -> None:
+    """Whoever has asked for it may ask again, and is answered when the job runs."""
+    job = running_with(2)
+    job.now += 100.0
+    job.has(4)
+    job.request(savepoint())
+    assert answers(job) == [(2, "JOB_FAILOVER_REGION")]
+    assert only(job.log, SnapshotFinished)[-1].checkpoint_id is None
+    job.stopped()
+    job.report(list(job.tasks), ExecutionState.RUNNING)
+    job.trigger(savepoint())
+    job.keyed(2)
+    job.store()
+    assert answers(job)[1:] == [(3, None)]
+
+
+def test_next_job_master_does_not_wait_for_the_savepoint_of_the_last_one() -> None:
+    """It gives that up, and waits for the one that it is asked for in its place."""
+    job = TakenOverCheckpointedJob(graph(), kind=ElasticJobScheduler)
+    job.place = lambda: SourceCoordinatorPlace(0, OWNER, "sources", restores=0)
+    b = job.graph.vertices[1].vertex_id
+    job.tell("start")
+    slots = tuple(job.new_slot() for _ in range(4))
+    job.tell("slots_changed", slots)
+    job.give()
+    job.report(list(job.tasks), ExecutionState.RUNNING)
+    job.trigger(savepoint())
+    smaller = (ParallelismBounds(b, 1, 3),)
+    job.tell("resize", smaller)
+    assert only(job.log, CancelTasks) == []
+
+    job.graph = with_bounds(job.graph, smaller)
+    job.next_job_master()
+    job.tell("slots_changed", slots)
+    job.take_over(begun_checkpoints={1: "/chk-1"})
+
+    assert job.status is JobStatus.RESTARTING
+    job.confirm_cancellations()
+    job.give()
+    assert sorted(map(job.name, job.tasks)) == ["a1", "a2", "b1", "b2", "b3"]
+    job.report(list(job.tasks), ExecutionState.RUNNING)
+    job.trigger(savepoint())
+    actions = job.tell("resize", (ParallelismBounds(b, 1, 2),))
+    assert only(actions, CancelTasks) == []
+    job.acknowledge(2)
+    job.store()
+    assert job.status is JobStatus.RESTARTING
 
 
 def test_job_that_another_job_master_has_left_begins_with_its_checkpoint() -> None:
