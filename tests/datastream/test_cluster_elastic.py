@@ -39,10 +39,12 @@ def test_a_running_job_is_resized_and_each_number_counts_once(
     program.runs_with(4)
     with pytest.raises(JobStateError, match=f"{COLLECTOR}.* its parallelism must be 1"):
         program.job.resize({COLLECTOR: (1, 2)})
-    sizes = (1, 2, 4, 1)
+    sizes, savepoints = (1, 2, 4, 1), str(tmp_path / "savepoints")
     for parallelism in sizes:
+        saved = cluster.client.start(program.job.trigger_savepoint_async(savepoints))
         program.resize(parallelism)
         program.runs_with(parallelism)
+        assert Path(saved.result(60)).exists(), "it is not given up for the change"
     program.ends_exactly_once(changes=len(sizes))
     assert program.job.details().restarts == 0, "no change is a failure"
 
