@@ -3,6 +3,9 @@
 cloudpickle writes them by value.  From 3.1.3 on it leaves out which file they come from, and a
 failing function is told at ``<dynamic-code>``, without its line of code.  What is pickled here
 keeps its file names, whichever release is installed.
+
+It also rebuilds classes with ``__slots__`` as classes without: their objects have a ``__dict__``
+where they were rebuilt, and cannot be read where they come from.  Here they keep their slots.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import pickle
 import types
 from collections import ChainMap
 from collections.abc import Callable
-from typing import IO, Any, ClassVar
+from typing import IO, Any, ClassVar, NamedTuple
 
 import cloudpickle
 
@@ -27,11 +30,28 @@ def _reduce_code(code: types.CodeType) -> tuple[Any, ...]:
 
 
 class CodePickler(cloudpickle.Pickler):  # type: ignore[misc]  # untyped
-    """cloudpickle's pickler; code keeps the name of its file."""
+    """cloudpickle's pickler; code keeps the name of its file, and classes keep their slots."""
 
     dispatch_table: ClassVar[ChainMap[type, Any]] = ChainMap(
         {types.CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table
     )
+
+    def reducer_override(self, value: Any) -> Any:
+        reduced = super().reducer_override(value)
+        if isinstance(value, type) and "__slots__" in vars(value):
+            return _with_slots(value, reduced)
+        return reduced
+
+
+def _with_slots(kind: type, reduced: Any) -> Any:
+    """The class is made with them; if it is written by value."""
+    if not isinstance(reduced, tuple) or reduced[0].__name__ != "_make_skeleton_class":
+        return reduced
+    make, (metaclass, name, bases, namespace, *others), *state = reduced
+    if NamedTuple in bases:  # it makes the slots itself, and lets nobody else do so
+        return reduced
+    with_slots = {**namespace, "__slots__": vars(kind)["__slots__"]}
+    return make, (metaclass, name, bases, with_slots, *others), *state
 
 
 class _ClassPickler(CodePickler):

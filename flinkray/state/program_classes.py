@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, ClassVar
 
 from cloudpickle import cloudpickle
 
@@ -100,18 +100,26 @@ def unpickled(data: bytes) -> tuple[Any, list[type]]:
     """
     if b"_make_skeleton_" not in data:  # there is no class in it
         return pickle.loads(data), []
-    unpickler = _Unpickler(io.BytesIO(data))
+    unpickler: _Unpickler | _UnpicklerOfLostSlots = _Unpickler(io.BytesIO(data))
+    try:
+        return unpickler.load(), unpickler.made
+    except AttributeError as error:
+        if "'__dict__'" not in str(error):
+            raise
+    unpickler = _UnpicklerOfLostSlots(io.BytesIO(data))
     return unpickler.load(), unpickler.made
 
 
-class _Unpickler(pickle.Unpickler):
+class _Classes:
+    """What both unpicklers have in common."""
+
     def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file)
+        super().__init__(file)  # type: ignore[call-arg]
         self.made: list[type] = []
         self._found: set[type] = set()
 
     def find_class(self, module: str, name: str) -> Any:
-        found = super().find_class(module, name)
+        found = super().find_class(module, name)  # type: ignore[misc]
         if module == cloudpickle.__name__:
             if name == "_make_skeleton_class":
                 return partial(self._class, found)
@@ -144,6 +152,29 @@ class _Unpickler(pickle.Unpickler):
 
     def _set_state(self, set_state: Any, kind: type, state: Any) -> Any:
         return kind if kind in self._found else set_state(kind, state)
+
+
+class _Unpickler(_Classes, pickle.Unpickler):
+    pass
+
+
+class _UnpicklerOfLostSlots(_Classes, pickle._Unpickler):
+    """For what was stored when classes with slots were rebuilt without: their objects had a
+    dictionary, too."""
+
+    stack: list[Any]
+
+    def load_build(self) -> None:
+        made, state = self.stack[-2:]
+        if isinstance(state, tuple) and not hasattr(made, "__dict__"):
+            of_dictionary, of_slots = state
+            self.stack[-1] = None, {**(of_dictionary or {}), **(of_slots or {})}
+        super().load_build()  # type: ignore[misc]
+
+    dispatch: ClassVar[dict[int, Any]] = {
+        **pickle._Unpickler.dispatch,
+        pickle.BUILD[0]: load_build,
+    }
 
 
 def is_job() -> bool:

@@ -1,11 +1,15 @@
-"""Functions travel with the names of their files, whichever cloudpickle is installed."""
+"""Functions travel with the names of their files, whichever cloudpickle is installed, and classes
+with their slots."""
 
 from __future__ import annotations
 
 import io
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -47,3 +51,81 @@ def test_buffers_are_handed_out() -> None:
     data = cloud_pickle.dumps([content, lambda: 1], 5, buffers.append)
     loaded, function = pickle.loads(data, buffers=buffers)
     assert (bytes(loaded), function()) == (b"x" * 100, 1)
+
+
+ELSEWHERE = """
+import pickle, sys
+from flinkray.core import cloud_pickle
+
+values = pickle.loads(sys.stdin.buffer.read())
+for value in values:
+    value.there = 1
+    try:
+        value.elsewhere = 1
+    except AttributeError:
+        continue
+    raise AssertionError(f"{type(value)} has no slots any more")
+sys.stdout.buffer.write(cloud_pickle.dumps(values))
+"""
+
+
+def with_slots() -> list[Any]:
+    class Plain:
+        __slots__ = ("there",)
+
+    class One:
+        __slots__ = "there"
+
+    class Base:
+        __slots__ = ("_Base__private", "__weakref__")
+
+    class Empty:
+        __slots__ = ()
+
+    class Derived(Base, Empty):
+        __slots__ = ("there",)
+
+    @dataclass(slots=True)
+    class Data:
+        there: int = 0
+        other: str = "default"
+
+    class Meta(type):
+        """Has a say in making them."""
+
+    class OfMeta(metaclass=Meta):
+        __slots__ = ("there",)
+
+    return [Plain(), One(), Derived(), Data(), OfMeta()]
+
+
+def test_objects_with_slots_come_back_from_another_process() -> None:
+    """It had given them a dictionary, which they could not come back with."""
+    values = with_slots()
+    answer = subprocess.run(
+        [sys.executable, "-c", ELSEWHERE],
+        input=cloud_pickle.dumps(values),
+        capture_output=True,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr.decode()
+    back = pickle.loads(answer.stdout)
+    assert [type(value) for value in back] == [type(value) for value in values]
+    assert [value.there for value in back] == [1] * len(values)
+    assert back[3].other == "default"
+
+
+def test_named_tuples_make_their_slots_themselves() -> None:
+    class Pair(NamedTuple):
+        one: int
+        other: int
+
+    class Keyed(Pair):
+        __slots__ = ()
+
+    pickled = cloud_pickle.dumps([Pair(1, 2), Keyed(3, 4)])
+    program = "import pickle, sys; print(pickle.loads(sys.stdin.buffer.read()))"
+    shown = subprocess.run(
+        [sys.executable, "-c", program], input=pickled, capture_output=True, check=False
+    )
+    assert shown.stdout == b"[Pair(one=1, other=2), Keyed(one=3, other=4)]\n", shown.stderr.decode()

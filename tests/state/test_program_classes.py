@@ -8,12 +8,13 @@ import sys
 import textwrap
 from typing import Any
 
+import cloudpickle
 import pytest
 
 from flinkray.actors.shared.chain_code import ChainCode
 from flinkray.spark.user_code import load_function
 from flinkray.state import MapStateDescriptor, StateMigrationError, ValueStateDescriptor
-from flinkray.state.program_classes import class_named
+from flinkray.state.program_classes import class_named, unpickled
 from flinkray.state.value_encoding import ValueDecoder, ValueEncoder, pack, unpack
 from flinkray.streaming.program.chain_plan import ChainPlan
 from tests.state.every_backend import make_backend, on_every_backend
@@ -204,3 +205,28 @@ def test_keys_that_are_equal_whatever_their_class_is_are_read(
 ) -> None:
     second.run()
     assert read(pickled(unknown.by_value[5]), exactly=True) == [(1,)]
+
+
+def test_objects_that_had_lost_their_slots_are_read() -> None:
+    """As they were stored by tasks before cloudpickle was helped."""
+
+    class Lean:
+        __slots__ = ("a",)
+
+        def __init__(self, a: Any) -> None:
+            self.a = a
+
+    sent = Lean([1])
+    program = (
+        "import pickle, sys, cloudpickle; value = pickle.loads(sys.stdin.buffer.read()); "
+        "assert value.__dict__ == {'a': [1]}; sys.stdout.buffer.write(cloudpickle.dumps([value]))"
+    )
+    stored = subprocess.run(
+        [sys.executable, "-c", program],
+        input=cloudpickle.dumps(sent),
+        capture_output=True,
+        check=True,
+    ).stdout
+    (found,), _ = unpickled(stored)
+    assert type(found) is Lean
+    assert found.a == [1]
