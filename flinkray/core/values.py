@@ -282,8 +282,7 @@ def _copier_of(kind: type) -> Copier:
     if issubclass(kind, tuple) and hasattr(kind, "_make"):
         return _own_named_tuple
     if dataclasses.is_dataclass(kind) and _is_its_dictionary(kind):
-        parameters: Any = getattr(kind, "__dataclass_params__")  # noqa: B009 - typed nowhere
-        return _own_frozen if parameters.frozen else _own_fields
+        return _own_frozen if is_frozen(kind) else _own_fields
     if hasattr(kind, "__pydantic_fields__"):
         model: Any = kind
         return _own_frozen_model if model.model_config.get("frozen") else _own_object
@@ -293,10 +292,11 @@ def _copier_of(kind: type) -> Copier:
 
 
 def is_frozen(kind: type) -> bool:
-    """Whether ``dataclasses`` or attrs have made it so."""
+    """Whether ``dataclasses`` or attrs have made it so.  A class that only inherits from a frozen
+    dataclass lets its users set other attributes than the fields."""
     if hasattr(kind, "__attrs_attrs__"):
         return getattr(kind.__setattr__, "__name__", "") == "_frozen_setattrs"
-    parameters: Any = getattr(kind, "__dataclass_params__", None)
+    parameters: Any = kind.__dict__.get("__dataclass_params__")
     return parameters is not None and parameters.frozen
 
 

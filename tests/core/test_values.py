@@ -46,6 +46,15 @@ class Point:
     y: Any
 
 
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    x: int
+
+
+class InheritsFrozen(Frozen):
+    pass
+
+
 @dataclasses.dataclass(slots=True)
 class Slim:
     entries: list[int]
@@ -319,6 +328,15 @@ def test_frozen_classes_of_plain_parts_are_not_copied(kind: Any) -> None:
     copied = own(around)
     assert copied == around
     assert copied.part is not around.part
+
+
+def test_what_only_inherits_from_a_frozen_dataclass_is_copied() -> None:
+    """Its other attributes can be set: state would have changed with the value of a user."""
+    value: Any = InheritsFrozen(1)
+    value.note = "first"
+    owned = own(value)
+    value.note = "second"
+    assert (owned, owned.note) == (value, "first")
 
 
 def test_a_frozen_dataclass_around_another_is_not_copied() -> None:
