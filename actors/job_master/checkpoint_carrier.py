@@ -40,6 +40,9 @@ class CheckpointScheduler(Protocol):
     @property
     def status(self) -> JobStatus: ...
 
+    @property
+    def takes_checkpoints(self) -> bool: ...
+
     def checkpoint_told(self, event: t.CheckpointEvent, now: float) -> list[JobSchedulerAction]: ...
 
 
@@ -172,6 +175,11 @@ class CheckpointCarrier:
     def status(self) -> JobStatus:
         """The job's."""
         return self._scheduler.status
+
+    @property
+    def takes_any(self) -> bool:
+        """Whether the job takes checkpoints and savepoints."""
+        return self._scheduler.takes_checkpoints
 
     async def place_of_savepoint(self, request: SnapshotRequest) -> str | SnapshotTaken:
         """The directory of a savepoint, or the one that an earlier JobMaster has completed for the

@@ -112,7 +112,8 @@ class SnapshotRequests:
 
     async def _take(self, request: SnapshotRequest) -> SnapshotTaken:
         directory: str | None = None
-        if request.kind is not SnapshotType.CHECKPOINT:
+        # Where a job takes none, nothing is recovered that would have to be waited for.
+        if request.kind is not SnapshotType.CHECKPOINT and self._checkpoints.takes_any:
             place = await self._checkpoints.place_of_savepoint(request)
             if isinstance(place, SnapshotTaken):
                 return place

@@ -14,6 +14,7 @@ from flinkray.actors.dispatcher.endpoint import Dispatcher
 from flinkray.actors.dispatcher.job_master_supervision import job_master_process
 from flinkray.actors.gateways import DispatcherGateway, JobMasterGateway
 from flinkray.actors.gateways.messages import ClusterArguments, JobMasterArguments
+from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotType
 from flinkray.actors.job_master.endpoint import JobMaster, win_job
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.shared.leadership import Leadership
@@ -25,10 +26,18 @@ from flinkray.core.errors import (
     JobSubmissionError,
     RpcError,
 )
-from flinkray.core.ids import DispatcherId, JobID, JobMasterId, LeaderSessionID, ResourceID
+from flinkray.core.ids import (
+    DispatcherId,
+    JobID,
+    JobMasterId,
+    LeaderSessionID,
+    ResourceID,
+    TriggerID,
+)
 from flinkray.core.resources import ResourceProfile
 from flinkray.ha.services import DISPATCHER_ADDRESS
 from flinkray.rpc import RpcService
+from flinkray.scheduler.checkpoints.errors import CheckpointError
 from flinkray.scheduler.graph.job_graph import NoRestart
 from flinkray.scheduler.reports.job_info import JobResult
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
@@ -139,6 +148,18 @@ async def test_of_simultaneous_submissions_of_one_id_exactly_one_is_accepted(
     assert sum(answer is None for answer in answers) == 1
     assert sum(isinstance(answer, DuplicateJobSubmissionError) for answer in answers) == 4
     assert (await end(cluster, job.job_id)).status is JobStatus.FINISHED
+
+
+@pytest.mark.parametrize("kind", SnapshotType)
+async def test_a_job_that_takes_no_checkpoints_says_so(
+    cluster: MiniCluster, kind: SnapshotType
+) -> None:
+    """Who asked for a savepoint of one waited for ever."""
+    job_id = await cluster.submit(scripted_job(["register", "wait"]))
+    request = SnapshotRequest(TriggerID.generate(), kind)
+    dispatcher = await cluster.dispatcher()
+    with pytest.raises(CheckpointError, match="the job takes none, as it is no streaming job"):
+        await asyncio.wait_for(dispatcher.take_snapshot(job_id, request), 30)
 
 
 async def test_job_whose_details_are_too_large_for_a_message_ends_all_the_same(
