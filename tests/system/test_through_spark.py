@@ -38,6 +38,7 @@ def named(rows: Any, checkpoint_id: int) -> Any:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_each_row_comes_back_once_although_the_driver_and_a_task_are_killed_in_between(
     cluster: ClusterClient, tmp_path: Path
 ) -> None:
