@@ -14,6 +14,7 @@ import click
 
 from flinkray.client import cli_output
 from flinkray.client.cli_options import JOB_ID_OR_ALL, JSON, common, connected, job_of
+from flinkray.client.cli_settings import note
 from flinkray.core.errors import JobNotFoundError
 from flinkray.core.ids import JobID, JobVertexID
 from flinkray.scheduler.reports.job_info import JobDetails, VertexInfo
@@ -188,6 +189,9 @@ def top(
                 if before is not None or is_live:
                     _show(rates(before, look), as_json=as_json, is_live=is_live)
                     done += before is not None
+                if job_id is not None and look.jobs[0].status.is_terminal:
+                    note(f"job {job_id} has ended: {look.jobs[0].status.name}")
+                    return
                 if count is None or done < count:
                     threading.Event().wait(interval)
         except KeyboardInterrupt:

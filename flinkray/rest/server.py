@@ -156,8 +156,8 @@ class RestServer:
             site = web.TCPSite(self._runner, host, port, ssl_context=context)
             try:
                 await site.start()
-            except OSError as error:
-                if error.errno == errno.EADDRINUSE:
+            except (OSError, UnicodeError) as error:  # the latter of names that no host can have
+                if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
                     continue
                 raise ConfigurationError(
                     f"the REST endpoint cannot be at {host}:{port} ({REST_BIND_ADDRESS.key}): "

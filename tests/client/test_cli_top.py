@@ -65,6 +65,21 @@ def test_looks_follow_each_other_as_lines_of_json(
     assert [[one["vertex"] for one in look] for look in looks] == [["sums"], ["sums"]]
 
 
+def test_of_one_job_it_is_over_when_the_job_is(
+    world: World,
+    client: ClusterClient,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "scripted:6379")
+    job = job_graph("flights")
+    client.submit(job)
+    ended = replace(world.jobs[job.job_id], status=JobStatus.FINISHED, end_time=2.0)
+    world.jobs[job.job_id] = ended
+    assert execute(["top", job.job_id.hex()], connect=lambda *_: client) == 0
+    assert f"job {job.job_id} has ended: FINISHED" in capsys.readouterr().err
+
+
 def test_where_no_job_runs_it_says_so(
     client: ClusterClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

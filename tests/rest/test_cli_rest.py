@@ -70,3 +70,14 @@ def test_what_cannot_be_served_says_why(
     monkeypatch.setenv("RAY_ADDRESS", "scripted:6379")
     code = execute(["rest", *options], connect=lambda *_: nullcontext(cluster.client))
     assert (code, text in capsys.readouterr().err) == (2, True)
+
+
+def test_a_host_that_cannot_be_is_bad_input(
+    cluster: ThreadedCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "scripted:6379")
+    line = ["rest", "--host", "a..b"]
+    assert execute(line, connect=lambda *_: nullcontext(cluster.client)) == 2
+    assert "the REST endpoint cannot be at a..b:8081" in capsys.readouterr().err
