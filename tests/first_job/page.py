@@ -80,7 +80,7 @@ class Reader:
 
             try:
                 wait_until(is_shown, timeout, last)
-            except TimeoutError as error:
+            except AssertionError as error:
                 raise AssertionError(f"{last} shows\n{seen[-1]}\nand not\n{expected}") from error
         else:
             printed = self._type_in(self._with_real_names(last))
@@ -125,8 +125,8 @@ class Reader:
             return ".*"
         if piece.endswith("/home/me/"):
             return r"\S*/"
-        if piece.isdecimal():
-            return r"\d+"  # numbers below ten are meant as they are
+        if piece.isdecimal() and len(piece) > 1:  # numbers below ten are meant as they are
+            return r"[1-9]\d*"
         return r"\s+" if piece.isspace() else re.escape(piece)
 
 

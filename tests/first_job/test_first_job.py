@@ -15,7 +15,7 @@ import pytest
 from flinkray.client.cli import execute
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 from tests.first_job.newcomers_machine import NewcomersMachine, missing
-from tests.first_job.page import Reader, Write, steps
+from tests.first_job.page import Reader, Type, Write, steps
 
 NOT_OF_THE_JOB = ("python3 -m venv", ". env", "pip", "ray", "flinkray cluster", "flinkray --vers")
 """How commands begin that install and start what is there already."""
@@ -69,6 +69,33 @@ def test_the_jobs_of_the_page_do_what_it_says(
                 followed += 1
     assert followed == 15
     check_counts(tmp_path / "counts")
+
+
+@pytest.mark.parametrize(
+    ("page", "printed", "is_so"),
+    [
+        ("to 1\nto 3\n", "to 1\nto 2\nto 3\n", True),
+        ("to 1\nto 4\n", "to 1\nto 2\nto 3\n", False),
+        ("to 3\nto 1\n", "to 1\nto 2\nto 3\n", False),
+        ("0\n", "17\n", False),
+        ("17 completed\n", "0 completed\n", False),
+        ("to,1374\n", "to,  8\n", False),
+        ("to,1374\n", "to,81\n", True),
+        ("a  b ...\n...\n", "a b c\n", True),
+        ("a b ...\n", "a c\n", False),
+        (f"{'ab' * 16} {'cd' * 16}\n", f"{'01' * 16} {'02' * 16}\n", True),
+        ("/home/me/s/savepoint-abcdef-0123456789ab", "/x/s/savepoint-123456-0123456789ab", True),
+    ],
+)
+def test_what_is_shown_is_compared(page: str, printed: str, is_so: bool) -> None:
+    """Large numbers, ids, folders and the widths of columns are those of a run."""
+    reader = Reader(lambda _: printed)
+    step = Type(("cat",), page)
+    if is_so:
+        reader.follow(step, timeout=1)
+    else:
+        with pytest.raises(AssertionError, match="and not"):
+            reader.follow(step, timeout=1)
 
 
 @pytest.mark.slow
