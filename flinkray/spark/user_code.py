@@ -149,7 +149,7 @@ def user_modules_by_value(pickler: Any) -> Iterator[None]:
 
 def _is_users_own(module: object) -> bool:
     """Neither built in nor installed, and not this framework."""
-    if not isinstance(module, ModuleType):  # an object in place of its module
+    if not issubclass(type(module), ModuleType):  # an object in place of its module, as of cffi
         return False
     known = ModuleType.__getattribute__(module, "__dict__")  # runs no code of a lazy module
     file = known.get("__file__")

@@ -86,7 +86,14 @@ def test_lazy_modules_and_objects_in_the_place_of_modules_are_no_trouble(
         def __getattr__(self, name: str) -> object:
             raise RuntimeError(name)
 
-    for name, odd in {"users_lazy": Lazy("users_lazy"), "users_odd": Odd()}.items():
+    class Claims:
+        """As a library of cffi does."""
+
+        __class__ = ModuleType  # type: ignore[assignment]
+
+    assert isinstance(Claims(), ModuleType)
+    odd_ones = {"users_lazy": Lazy("users_lazy"), "users_odd": Odd(), "users_claims": Claims()}
+    for name, odd in odd_ones.items():
         monkeypatch.setitem(sys.modules, name, odd)
     module = import_users_module(tmp_path, "users_plain", "def f(s):\n    return s\n", monkeypatch)
     assert run_elsewhere(dump_function(module.f), tmp_path) == "session\n"  # type: ignore[attr-defined]
