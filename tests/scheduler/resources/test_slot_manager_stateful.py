@@ -156,7 +156,11 @@ class SlotManagerMachine(RuleBasedStateMachine):
                 agreed = all(self.workers[name].used.is_zero() for name in action.task_executors)
                 self.carry_out(self.manager.may_be_released(action.group_id, agreed, self.now))
             elif isinstance(action, FreeInactiveSlots):
-                pass  # all that is held here is used
+                # all that is held here is used; what was asked for comes before it and is freed
+                gone = (action.resource_id, action.job_id)
+                self.in_flight = [
+                    (a, t) for a, t in self.in_flight if (a.resource_id, a.job_id) != gone
+                ]
             elif isinstance(action, StopTaskExecutor):
                 self.workers.pop(action.resource_id, None)
             elif isinstance(action, RequestSlot):
@@ -274,7 +278,8 @@ class SlotManagerMachine(RuleBasedStateMachine):
         self.carry_out(
             self.manager.register_task_executor(worker.location, profile, worker.report(), self.now)
         )
-        assert (worker.location.resource_id in self.workers) == (not is_too_small)
+        if group_id in self.groups:  # others that wait for room may get it
+            assert (worker.location.resource_id in self.workers) == (not is_too_small)
 
     @precondition(lambda self: self.workers)
     @rule(data=st.data())
@@ -371,6 +376,12 @@ class SlotManagerMachine(RuleBasedStateMachine):
         assert set(self.manager.worker_groups()) == set(self.groups)
         registered = {info.location.resource_id for info in self.manager.task_executors()}
         assert registered == set(self.workers)
+
+    @invariant()
+    def the_numbers_are_those_of_the_lists(self) -> None:
+        seen = [(info.number_of_slots, info.free_slots) for info in self.manager.task_executors()]
+        of_all = tuple(map(sum, zip(*seen, strict=True))) or (0, 0)
+        assert self.manager.numbers_of_slots() == of_all
 
     @invariant()
     def workers_that_are_coming_are_counted(self) -> None:
