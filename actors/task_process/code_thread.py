@@ -27,6 +27,7 @@ class CodeThread:
         self.returned: asyncio.Future[CodeFailure | None] = self._loop.create_future()
         self._lock = threading.Lock()
         self._is_in_code = True
+        self._is_interrupted = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -41,7 +42,8 @@ class CodeThread:
         """
         with self._lock:
             if self._is_in_code and not self._is_to_be_left_alone():
-                self._set_exception(ctypes.py_object(TaskCancelledError))
+                self._is_interrupted = True
+                self._set_exception()
 
     def _is_to_be_left_alone(self) -> bool:
         frame = sys._current_frames().get(self._thread.ident or 0)
@@ -70,14 +72,26 @@ class CodeThread:
             self._loop.call_soon_threadsafe(self._tell, failure)
 
     def _leave_code(self) -> None:
+        """An interrupt that did not come any more comes here.
+
+        It must come, and may not be taken back: to set no exception has CPython 3.11 look for one
+        at each step from then on, in all threads, and for ever in one that is traced.
+        """
         with self._lock:
             self._is_in_code = False
-            self._set_exception(None)
+            is_interrupted, self._is_interrupted = self._is_interrupted, False
+        if is_interrupted:
+            with contextlib.suppress(TaskCancelledError):
+                self._set_exception()  # in place of the one that is waiting, if one is
+                while True:
+                    pass
 
-    def _set_exception(self, exception: object) -> None:
+    def _set_exception(self) -> None:
         identifier = self._thread.ident
         if identifier is not None:
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(identifier), exception)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(identifier), ctypes.py_object(TaskCancelledError)
+            )
 
     def _tell(self, failure: CodeFailure | None) -> None:
         if not self.returned.done():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -57,3 +59,33 @@ async def test_a_function_is_not_interrupted_while_it_logs(handler: _Slow) -> No
     thread.interrupt()
     handler.may_end.set()
     assert await asyncio.wait_for(thread.returned, 30) is None
+
+
+TRACED = """
+import asyncio, sys, threading
+from flinkray.actors.task_process.code_thread import CodeThread
+
+async def main():
+    await CodeThread(lambda: None, "returns").returned
+    runs = threading.Event()
+
+    def loops():
+        runs.set()
+        while True:
+            pass
+
+    thread = CodeThread(loops, "loops")
+    await asyncio.to_thread(runs.wait)
+    thread.interrupt()
+    await thread.returned
+    sys.settrace(lambda *_: None)
+    (lambda: None)()
+
+asyncio.run(main())
+"""
+
+
+def test_code_that_is_traced_after_an_interrupt_runs() -> None:
+    """CPython 3.11 went round and round in the first traced call, as a debugger or coverage makes
+    it, if any thread of the process had been told to raise no exception."""
+    subprocess.run([sys.executable, "-c", TRACED], check=True, timeout=60)
