@@ -12,7 +12,6 @@ pieces have numbered their schemas together: those of one channel, and those enc
 
 from __future__ import annotations
 
-import pickle
 import zlib
 from collections.abc import Iterable
 from struct import Struct
@@ -24,6 +23,7 @@ import pyarrow as pa
 from flinkray.checkpoint.errors import CorruptCheckpointError
 from flinkray.checkpoint.state_files import INLINE, check_bytes, check_format
 from flinkray.state.errors import StateMigrationError
+from flinkray.streaming.errors import UnreadableRecordsError
 from flinkray.streaming.network.element_codec import (
     ElementDecoder,
     ElementEncoder,
@@ -100,9 +100,9 @@ def decode_elements(data: bytes, name: str = INLINE) -> list[Element]:
             at += size
     except WireFormatError as error:
         raise CorruptCheckpointError(name, f"{error}; restore an earlier checkpoint") from error
-    except (pickle.UnpicklingError, ImportError, AttributeError) as error:
+    except UnreadableRecordsError as error:
         raise StateMigrationError(
-            f"{name}: records that were in flight cannot be read: {error}; bring back the class, "
+            f"{name}: records that were in flight cannot be read: {error.reason}; bring back the class, "
             "or the module, that they are of"
         ) from error
     return elements
