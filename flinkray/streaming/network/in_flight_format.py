@@ -102,7 +102,7 @@ def decode_elements(data: bytes, name: str = INLINE) -> list[Element]:
         raise CorruptCheckpointError(name, f"{error}; restore an earlier checkpoint") from error
     except UnreadableRecordsError as error:
         raise StateMigrationError(
-            f"{name}: records that were in flight cannot be read: {error.reason}; bring back the class, "
-            "or the module, that they are of"
+            f"{name}: records that were in flight cannot be read: {error.reason}; bring back the "
+            "class, or the module, that they are of"
         ) from error
     return elements
