@@ -35,7 +35,6 @@ class LeadersListener(Protocol):
     @property
     def overview_number(self) -> int:
         """Overviews of the job with a smaller one hold no more."""
-        raise NotImplementedError
 
     def bounds_changed(self, bounds: tuple[ParallelismBounds, ...]) -> None:
         """Those of the vertices of an elastic job, as the Dispatcher knows them."""
