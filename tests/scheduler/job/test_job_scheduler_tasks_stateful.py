@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from flinkray.scheduler.graph.job_graph import (
     FixedDelayRestart,
     RestartStrategy,
 )
+from flinkray.scheduler.job.job_scheduler import JobScheduler
 from flinkray.scheduler.job.job_scheduler_actions import (
     CancelTasks,
     DeployTasks,
@@ -60,6 +62,12 @@ class TasksMachine(RuleBasedStateMachine):
 
     tasks: TasksUnderTest
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.overviews: WeakKeyDictionary[JobScheduler, dict[Hashable, JobOverview]]
+        self.overviews = WeakKeyDictionary()
+        """What each JobMaster's scheduler has shown, by its state then."""
+
     @initialize(shape=jobs(), strategy=STRATEGIES, restart_all=st.booleans())
     def submit(self, shape: dict[str, Any], strategy: RestartStrategy, restart_all: bool) -> None:
         self.begin(shape, strategy, restart_all)
@@ -67,7 +75,6 @@ class TasksMachine(RuleBasedStateMachine):
     def begin(self, shape: dict[str, Any], strategy: RestartStrategy, restart_all: bool) -> None:
         graph = replace(job(restart_strategy=strategy, **shape), restart_all=restart_all)
         self.graph = execution_graph(**shape)
-        self.overviews: dict[Hashable, JobOverview] = {}
         self.regions = PipelinedRegions(self.graph)
         self.tasks = TasksUnderTest(graph, slots_each=2)
         self.timers: list[TimerKey] = []
@@ -297,8 +304,9 @@ class TasksMachine(RuleBasedStateMachine):
     def no_overview_changes_unnoticed(self) -> None:
         if hasattr(self, "graph"):
             scheduler = self.tasks.scheduler
+            shown = self.overviews.setdefault(scheduler, {})
             overview = scheduler.overview()
-            assert self.overviews.setdefault(scheduler.overview_state, overview) == overview
+            assert shown.setdefault(scheduler.overview_state, overview) == overview
 
     @invariant()
     def end_and_terminal_status_come_together(self) -> None:
