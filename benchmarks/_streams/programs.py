@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -190,11 +192,25 @@ def columns_join(data: Data, env: StreamExecutionEnvironment) -> Any:
 # --- the same by other means ----------------------------------------------------------------------
 
 
-def dictionary(data: Data) -> None:
+def dictionary(pairs: Values) -> None:
     totals: dict[int, int] = {}
-    for number in range(data.pairs.batches):
-        for key, value in data.pairs.batch(number).values:
+    for number in range(pairs.batches):
+        for key, value in pairs.batch(number).values:
             totals[key] = totals.get(key, 0) + value
+
+
+def dictionary_twice(data: Data) -> Taken:
+    """In two processes at the same time: what this machine gives to two slots at most."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(2, context) as pool:
+        both_there = context.Manager().Barrier(2)
+        first, second = pool.map(_dictionary_beside, [data.pairs] * 2, [both_there] * 2)
+    return Taken(first.processor + second.processor, max(first.clock, second.clock))
+
+
+def _dictionary_beside(pairs: Values, both_there: Any) -> Taken:
+    both_there.wait()
+    return time_of(partial(dictionary, pairs))
 
 
 def group_by(data: Data) -> None:
@@ -218,6 +234,7 @@ def arrow_join(data: Data) -> None:
 MAP = "map, Python function"
 KEYED = "keyed sum, ValueState"
 LOOP = "  a loop with a dictionary"
+LOOP_TWICE = "  the loop in two processes at once"
 GROUPS = "keyed sum, group function"
 BATCHES = "keyed sum, batch function, columns"
 WINDOWED = "tumbling window, Python aggregate"
@@ -226,6 +243,15 @@ FINAL_SUM = "keyed final sum (batch mode), columns"
 GROUPED = "  pyarrow group-by, sum"
 WINDOWS = "tumbling window, columns"
 GROUPED_WINDOWS = "  pyarrow group-by, key and window"
+
+JOIN = "two-stream join in windows, columns"
+IN_SLOTS_TOO = (KEYED, SUM, WINDOWS, JOIN)
+"""Programs that are held beside themselves in one process, by the clock."""
+
+
+def in_one_process(program: str) -> str:
+    """What it is called there, in a run of a cluster's."""
+    return f"{program}, one process"
 
 
 def measurements(data: Data, runner: Runner) -> dict[str, tuple[int, Callable[[], Taken]]]:
@@ -242,12 +268,12 @@ def measurements(data: Data, runner: Runner) -> dict[str, tuple[int, Callable[[]
         return partial(time_of, partial(work, data))
 
     few, many = data.rows, data.many
-    chosen = {
+    chosen: dict[str, tuple[int, Callable[[], Taken]]] = {
         MAP: (few, program(doubled)),
         KEYED: (few, program(python_sum)),
         GROUPS: (few, program(group_sum)),
         BATCHES: (many, program(batch_sum)),
-        LOOP: (few, beside(dictionary)),
+        LOOP: (few, partial(time_of, partial(dictionary, data.pairs))),
         WINDOWED: (few, program(python_window)),
         SUM: (many, program(columns_sum, data.columns)),
         f"{SUM}, text keys": (many, program(columns_sum, data.texts)),
@@ -260,7 +286,7 @@ def measurements(data: Data, runner: Runner) -> dict[str, tuple[int, Callable[[]
         "tumbling window, columns, text keys": (many, program(columns_window, data.stamped_texts)),
         GROUPED_WINDOWS: (many, beside(group_by_window)),
         "two-stream join in windows, Python function": (data.joined_values, program(python_join)),
-        "two-stream join in windows, columns": (data.joined, program(columns_join)),
+        JOIN: (data.joined, program(columns_join)),
         "  pyarrow join, key and window": (data.joined, beside(arrow_join)),
     }
     if isinstance(runner, LocalRunner):
@@ -273,5 +299,17 @@ def measurements(data: Data, runner: Runner) -> dict[str, tuple[int, Callable[[]
                 many,
                 program(columns_window, data.stamped_columns, runner=two),
             ),
+        }
+    else:
+        one = LocalRunner()
+        chosen |= {
+            LOOP_TWICE: (2 * few, partial(dictionary_twice, data)),
+            in_one_process(KEYED): (few, program(python_sum, runner=one)),
+            in_one_process(SUM): (many, program(columns_sum, data.columns, runner=one)),
+            in_one_process(WINDOWS): (
+                many,
+                program(columns_window, data.stamped_columns, runner=one),
+            ),
+            in_one_process(JOIN): (data.joined, program(columns_join, runner=one)),
         }
     return chosen

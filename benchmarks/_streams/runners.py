@@ -45,6 +45,9 @@ class Runner(Protocol):
     def environment(self) -> StreamExecutionEnvironment:
         """Where a program begins."""
 
+    def come_to_rest(self) -> None:
+        """Wait until nothing of what was started has anything to do."""
+
     def execute(self, env: StreamExecutionEnvironment) -> Taken:
         """Run the program to its end."""
 
@@ -67,6 +70,9 @@ class LocalRunner:
     def environment(self) -> StreamExecutionEnvironment:
         env = StreamExecutionEnvironment.get_execution_environment()
         return env.set_parallelism(self._parallelism)
+
+    def come_to_rest(self) -> None:
+        return None
 
     def execute(self, env: StreamExecutionEnvironment) -> Taken:
         return time_of(lambda: env.execute("benchmark"))
@@ -91,8 +97,13 @@ class ClusterRunner:
     cores = 2
 
     def __init__(self) -> None:
-        self._cluster = flinkray.connect(ray_options={"num_cpus": self.cores})
+        self._cluster = flinkray.connect(
+            # its processes stay while a program runs beside the cluster
+            configuration={"resourcemanager.taskmanager-timeout": "1 h"},
+            ray_options={"num_cpus": self.cores},
+        )
         self._has_run = False
+        self._waiting: list[psutil.Process] = []
         self._overhead = 0.0
         self._besides: list[float] = []
         """Seconds that each program took besides, from submission to its end."""
@@ -109,12 +120,15 @@ class ClusterRunner:
         env = StreamExecutionEnvironment.get_execution_environment(cluster=self._cluster)
         return env.set_parallelism(self.cores)
 
-    def execute(self, env: StreamExecutionEnvironment) -> Taken:
+    def come_to_rest(self) -> None:
         wait_for_prestarted(self._cluster.cluster_id)
-        # the first job finds none: its processes are those that it starts
-        waiting = waiting_task_processes(self.cores) if self._has_run else []
+        # before the first job there are none: its processes are those that it starts
+        self._waiting = waiting_task_processes(self.cores) if self._has_run else []
+
+    def execute(self, env: StreamExecutionEnvironment) -> Taken:
+        self.come_to_rest()
         self._has_run = True
-        with ProcessorTime(waiting) as spent:
+        with ProcessorTime(self._waiting) as spent:
             begun = time.perf_counter()
             result = env.execute("benchmark")
             whole = time.perf_counter() - begun
