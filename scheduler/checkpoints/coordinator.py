@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from flinkray.checkpoint.handles import FileState, StateLocation, TaskState
+from flinkray.checkpoint.handles import StateLocation, TaskState
 from flinkray.core.errors import IllegalTransitionError
 from flinkray.core.ids import ExecutionAttemptID, JobID, JobVertexID
 from flinkray.scheduler.checkpoints.aborted_checkpoints import AbortedCheckpoints
@@ -21,8 +21,6 @@ from flinkray.scheduler.checkpoints.actions import (
     CloseMasterHooks,
     DiscardCheckpoint,
     DiscardDirectory,
-    DiscardFiles,
-    ForgetCheckpoint,
     InitializeMasterHooks,
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
@@ -35,10 +33,7 @@ from flinkray.scheduler.checkpoints.actions import (
     TriggerMasterHooks,
     TriggerTasks,
 )
-from flinkray.scheduler.checkpoints.completed_checkpoints import (
-    CompletedCheckpoint,
-    CompletedCheckpoints,
-)
+from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
 from flinkray.scheduler.checkpoints.errors import (
     CheckpointError,
     CheckpointFailureReason,
@@ -50,13 +45,14 @@ from flinkray.scheduler.checkpoints.final_checkpoints import (
     NEXT_DELAY,
     FinalCheckpoints,
 )
+from flinkray.scheduler.checkpoints.kept_checkpoints import KeptCheckpoints
 from flinkray.scheduler.checkpoints.master_hooks import MasterHooks
 from flinkray.scheduler.checkpoints.messages import (
     AcknowledgeCheckpoint,
     AwaitCheckpoint,
     DeclineCheckpoint,
 )
-from flinkray.scheduler.checkpoints.operators_with_state import operators_without_uid, shared_files
+from flinkray.scheduler.checkpoints.operators_with_state import operators_without_uid
 from flinkray.scheduler.checkpoints.pending_checkpoint import (
     Acknowledgement,
     PendingCheckpoint,
@@ -78,8 +74,7 @@ from flinkray.scheduler.checkpoints.request_decider import (
 )
 from flinkray.scheduler.checkpoints.restored_vertices import RestoredVertex
 from flinkray.scheduler.checkpoints.restores import NO_CHECKPOINTS_LEFT, Restored, Restores
-from flinkray.scheduler.checkpoints.shared_state_registry import SharedStateRegistry
-from flinkray.scheduler.checkpoints.statistics import CheckpointStatsTracker, state_locations
+from flinkray.scheduler.checkpoints.statistics import CheckpointStatsTracker
 from flinkray.scheduler.checkpoints.stop_with_savepoint import StopWithSavepoint
 from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfiguration
 from flinkray.scheduler.reports.checkpoint_statistics import CheckpointsOverview
@@ -149,8 +144,7 @@ class CheckpointCoordinator:
         self._periodic = PeriodicTrigger(configuration, random)
         self._final = FinalCheckpoints()
         self._failures = CheckpointFailureManager(configuration.tolerated)
-        self._completed = CompletedCheckpoints(configuration.max_retained)
-        self._registry = SharedStateRegistry()
+        self._kept = KeptCheckpoints(configuration.max_retained)
         self._aborted = AbortedCheckpoints()
         self._hooks = MasterHooks()
         self._restores = Restores(
@@ -173,8 +167,6 @@ class CheckpointCoordinator:
         self._storing: PendingCheckpoint | None = None
         self._last_id = 0
         self._last_timestamp = 0
-        self._savepoints: set[int] = set()
-        """Those that were completed, and are their users'."""
         self._stop = StopWithSavepoint(job_id)
         self._must_be_whole = False
         """The files that tasks were restored from are not this job's."""
@@ -200,12 +192,12 @@ class CheckpointCoordinator:
     @property
     def latest(self) -> CompletedCheckpoint | None:
         """The one that the job would go on from."""
-        return self._completed.latest
+        return self._kept.latest
 
     @property
     def retained(self) -> tuple[CompletedCheckpoint, ...]:
         """By rising id."""
-        return self._completed.retained
+        return self._kept.retained
 
     @property
     def pending_ids(self) -> tuple[int, ...]:
@@ -272,8 +264,7 @@ class CheckpointCoordinator:
         actions = self._abort_all(Reason.CHECKPOINT_COORDINATOR_SHUTDOWN, "", now)
         actions += self._stop.job_ended(status)
         actions += map(DiscardDirectory, self._aborted.job_ended())
-        for checkpoint in self._completed.job_ended(status):
-            actions += self._discard(checkpoint)
+        actions += self._discarded(self._kept.job_ended(status, self._pending))
         if self._storing is None:
             actions.append(CloseCheckpointStores(status))
         if self._hooks.hook_ids:
@@ -474,14 +465,9 @@ class CheckpointCoordinator:
         if pending is not None:
             answer = pending.acknowledge_coordinator(operator_id, state)
         if pending is None or answer is not Acknowledgement.SUCCESS:
-            is_kept = self._is_complete(checkpoint_id) or answer is Acknowledgement.DUPLICATE
-            return [] if is_kept or state is None else self._discard_state((state,))
+            is_kept = self._kept.needs(checkpoint_id) or answer is Acknowledgement.DUPLICATE
+            return [] if is_kept or state is None else self._kept.discard_state((state,))
         return self._call_hooks(pending, now) if pending.are_coordinators_acknowledged else []
-
-    def _is_complete(self, checkpoint_id: int) -> bool:
-        """And still needed."""
-        is_retained = self._completed.find(checkpoint_id) is not None
-        return is_retained or checkpoint_id in self._savepoints
 
     def coordinator_declined(
         self,
@@ -560,7 +546,7 @@ class CheckpointCoordinator:
         if answer is Acknowledgement.DUPLICATE:
             return []
         if answer is not Acknowledgement.SUCCESS:
-            return self._discard_state(_locations(message.state))
+            return self._kept.discard_state(_locations(message.state))
         if message.state is not None:
             operator = pending.unknown_operator(message.attempt_id, message.state)
             if operator is not None:
@@ -584,13 +570,11 @@ class CheckpointCoordinator:
         checkpoint_id = message.checkpoint_id
         if self._aborted.awaits(checkpoint_id, message.attempt_id):
             directories = self._aborted.answered(checkpoint_id, message.attempt_id)
-            actions = self._discard_state(_locations(message.state))
+            actions = self._kept.discard_state(_locations(message.state))
             return actions + list(map(DiscardDirectory, directories))
         if message.is_savepoint:
             return []
-        retained = self._completed.find(checkpoint_id)
-        used = set() if retained is None else set(state_locations(retained.metadata))
-        return self._discard_state(at for at in _locations(message.state) if at not in used)
+        return self._kept.discard_late_state(checkpoint_id, _locations(message.state))
 
     def declined(self, message: DeclineCheckpoint, now: float) -> Actions:
         """A task takes no part; nothing of it writes for this checkpoint any more."""
@@ -644,7 +628,7 @@ class CheckpointCoordinator:
             return []
         checkpoint = CompletedCheckpoint(stored.metadata, pending.properties, path)
         checkpoint_id = pending.checkpoint_id
-        self._statistics.completed(pending, checkpoint, self._registry, now)
+        self._statistics.completed(pending, checkpoint, self._kept, now)
         actions: Actions = []
         if pending.request.request_id is not None:
             answer = SnapshotFinished(
@@ -659,36 +643,25 @@ class CheckpointCoordinator:
             else:
                 actions.append(answer)
         if pending.properties.is_savepoint:
-            self._savepoints.add(checkpoint_id)
+            self._kept.add_savepoint(checkpoint_id)
         if self._end is not None:
             actions += self._stop.job_ended(self._end)
-            return actions + self._stored_after_the_end(checkpoint)
+            actions += self._discarded(self._kept.add_after_the_end(checkpoint, self._end))
+            return [*actions, CloseCheckpointStores(self._end)]
         self._periodic.checkpoint_over(now)
         self._failures.completed(checkpoint_id)
         if pending.properties.is_recovered_from:
             actions += self._add_completed(pending, checkpoint, now)
-        actions += self._discard_files(self._registry.pending_over(checkpoint_id))
+        actions += self._kept.pending_over(checkpoint_id)
         actions += self._store_next()
         return [*actions, *self._ready_to_restore(), *self._begin_next(now)]
-
-    def _stored_after_the_end(self, checkpoint: CompletedCheckpoint) -> Actions:
-        """It was too late to be given up, and is treated as the others were."""
-        assert self._end is not None
-        self._register(checkpoint)
-        actions = self._discard_files(self._registry.pending_over(checkpoint.checkpoint_id))
-        if checkpoint.properties.is_discarded_at(self._end):
-            actions += self._discard(checkpoint)
-        elif checkpoint.properties.is_recovered_from:
-            self._completed.recover((*self._completed.retained, checkpoint))
-        return [*actions, CloseCheckpointStores(self._end)]
 
     def _add_completed(
         self, pending: PendingCheckpoint, checkpoint: CompletedCheckpoint, now: float
     ) -> Actions:
         """The job goes on from it from now on; tasks commit."""
         checkpoint_id = checkpoint.checkpoint_id
-        self._register(checkpoint)
-        subsumed = self._completed.add(checkpoint)
+        subsumed = self._kept.add(checkpoint)
         self._final.completed(checkpoint_id)
         self._must_be_whole = False
         actions: Actions = []
@@ -704,12 +677,12 @@ class CheckpointCoordinator:
                 subsumed[-1].checkpoint_id if subsumed else None,
             )
         )
-        for each in subsumed:
-            if each.properties.is_discarded_when_subsumed:
-                actions += self._discard(each)
-            else:
-                self._registry.unregister(each.checkpoint_id, ())
-                actions.append(ForgetCheckpoint(each))
+        return actions + self._discarded(self._kept.let_go(subsumed, self._pending))
+
+    def _discarded(self, actions: Actions) -> Actions:
+        for action in actions:
+            if isinstance(action, DiscardCheckpoint):
+                self._statistics.discarded(action.checkpoint.checkpoint_id)
         return actions
 
     def checkpoint_not_stored(self, stored: StoreCheckpoint, cause: str, now: float) -> Actions:
@@ -779,9 +752,9 @@ class CheckpointCoordinator:
                 tuple(pending.plan.running) if is_triggered else (),
                 pending.coordinators,
             ),
-            *self._discard_state(received),
+            *self._kept.discard_state(received),
             *map(DiscardDirectory, self._aborted.add(checkpoint_id, pending.directory, awaited)),
-            *self._discard_files(self._registry.pending_over(checkpoint_id)),
+            *self._kept.pending_over(checkpoint_id),
             *self._refuse(pending.request, reason, cause, checkpoint_id),
         ]
         error = CheckpointError(self._job_id, reason, checkpoint_id, cause)
@@ -805,38 +778,12 @@ class CheckpointCoordinator:
         error = CheckpointError(self._job_id, reason, checkpoint_id, cause)
         return [CheckpointsFailJob(error, f"{text}: {error.text}")]
 
-    # --- state that nobody needs ------------------------------------------------------------------
-
-    def _discard_state(self, locations: Iterable[StateLocation]) -> Actions:
-        """What was received for a checkpoint that is not complete; what it shares with complete
-        ones stays."""
-        return self._discard_files(
-            at
-            for at in dict.fromkeys(locations)
-            if isinstance(at, FileState) and not self._registry.knows(at.path)
-        )
-
-    def _discard_files(self, files: Iterable[FileState]) -> Actions:
-        files = tuple(files)
-        return [DiscardFiles(files)] if files else []
-
-    def _register(self, checkpoint: CompletedCheckpoint) -> None:
-        is_foreign = checkpoint.properties.is_savepoint
-        files = shared_files(checkpoint.metadata)
-        self._registry.register(checkpoint.checkpoint_id, files, is_foreign=is_foreign)
-
-    def _discard(self, checkpoint: CompletedCheckpoint) -> Actions:
-        self._statistics.discarded(checkpoint.checkpoint_id)
-        unused = self._registry.unregister(checkpoint.checkpoint_id, self._pending)
-        return [DiscardCheckpoint(checkpoint), *self._discard_files(unused)]
-
     # --- restore ----------------------------------------------------------------------------------
 
     def recovered(self, checkpoints: Iterable[CompletedCheckpoint]) -> None:
         """What an earlier JobMaster has left; before anything else (CP-28)."""
-        self._completed.recover(checkpoints)
-        for checkpoint in self._completed.retained:
-            self._register(checkpoint)
+        self._kept.recover(checkpoints)
+        for checkpoint in self._kept.retained:
             self._last_id = max(self._last_id, checkpoint.checkpoint_id)
             self._last_timestamp = max(self._last_timestamp, checkpoint.metadata.timestamp)
 
@@ -860,7 +807,7 @@ class CheckpointCoordinator:
             running: the attempts that go on.
         """
         self._restores.of_coordinators = restores
-        latest = self._completed.latest
+        latest = self.latest
         actions: Actions = []
         if latest is not None:
             self._must_be_whole |= latest.properties.is_savepoint
@@ -903,7 +850,7 @@ class CheckpointCoordinator:
         Raises:
             StateRestoreError: the job does not fit the savepoint.
         """
-        if self._completed.latest is not None:
+        if self.latest is not None:
             return []
         self._restores.check(savepoint, vertices)
         self.recovered((savepoint,))
@@ -961,7 +908,7 @@ class CheckpointCoordinator:
             )
         self._restore_awaited = None
         self._stop.over()
-        latest = self._completed.latest
+        latest = self.latest
         if latest is None and is_required:
             raise StateRestoreError(self._job_id, NO_CHECKPOINTS_LEFT)
         restored = self._restores.next(latest, vertices, tuple(tasks), is_global=is_global)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from flinkray.checkpoint.handles import FileState
+from flinkray.checkpoint.handles import FileState, StateLocation
 from flinkray.checkpoint.metadata import CheckpointedOperator, CheckpointMetadata
 from flinkray.core.ids import JobVertexID
 from flinkray.scheduler.graph.job_graph import JobVertex
@@ -76,3 +76,14 @@ def shared_files(metadata: CheckpointMetadata) -> list[FileState]:
         for subtask in operator.subtasks
         for file in subtask.state.shared_files()
     ]
+
+
+def state_locations(metadata: CheckpointMetadata) -> list[StateLocation]:
+    """Where all of a checkpoint's state is."""
+    locations: list[StateLocation] = []
+    for operator in metadata.operators:
+        if operator.coordinator is not None:
+            locations.append(operator.coordinator)
+        for subtask in operator.subtasks:
+            locations += subtask.state.locations()
+    return locations

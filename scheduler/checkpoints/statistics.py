@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 
-from flinkray.checkpoint.handles import FileState, StateLocation
-from flinkray.checkpoint.metadata import CheckpointMetadata
+from flinkray.checkpoint.handles import FileState
 from flinkray.core.error_text import sendable
 from flinkray.core.locations import without_secrets
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
+from flinkray.scheduler.checkpoints.kept_checkpoints import KeptCheckpoints
+from flinkray.scheduler.checkpoints.operators_with_state import state_locations
 from flinkray.scheduler.checkpoints.pending_checkpoint import PendingCheckpoint
-from flinkray.scheduler.checkpoints.shared_state_registry import SharedStateRegistry
 from flinkray.scheduler.reports.checkpoint_statistics import (
     CheckpointsOverview,
     CheckpointStatistics,
@@ -42,15 +42,13 @@ class CheckpointStatsTracker:
         self,
         pending: PendingCheckpoint,
         checkpoint: CompletedCheckpoint,
-        registry: SharedStateRegistry,
+        kept: KeptCheckpoints,
         now: float,
     ) -> None:
-        """Before its files are registered."""
+        """Before it is kept itself."""
         locations = state_locations(checkpoint.metadata)
         sizes = {location: location.size for location in locations}
-        old = sum(
-            s for at, s in sizes.items() if isinstance(at, FileState) and registry.knows(at.path)
-        )
+        old = sum(s for at, s in sizes.items() if isinstance(at, FileState) and kept.shares(at))
         size = sum(sizes.values())
         path = without_secrets(checkpoint.path)
         statistics = _statistics(pending, CheckpointStatus.COMPLETED, now, size, size - old, path)
@@ -107,17 +105,6 @@ class CheckpointStatsTracker:
             self._latest_restored,
             (*reversed(running), *self._history),
         )
-
-
-def state_locations(metadata: CheckpointMetadata) -> list[StateLocation]:
-    """Where all of a checkpoint's state is."""
-    locations: list[StateLocation] = []
-    for operator in metadata.operators:
-        if operator.coordinator is not None:
-            locations.append(operator.coordinator)
-        for subtask in operator.subtasks:
-            locations += subtask.state.locations()
-    return locations
 
 
 def _statistics(

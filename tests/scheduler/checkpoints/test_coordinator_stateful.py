@@ -41,12 +41,12 @@ from flinkray.scheduler.checkpoints.actions import (
 from flinkray.scheduler.checkpoints.coordinator import CheckpointCoordinator
 from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason
 from flinkray.scheduler.checkpoints.messages import AcknowledgeCheckpoint, DeclineCheckpoint
+from flinkray.scheduler.checkpoints.operators_with_state import state_locations
 from flinkray.scheduler.checkpoints.properties import (
     CheckpointProperties,
     savepoint,
     synchronous_savepoint,
 )
-from flinkray.scheduler.checkpoints.statistics import state_locations
 from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfiguration
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from tests.scheduler.builders import JOB

@@ -2,30 +2,67 @@
 
 from __future__ import annotations
 
+from flinkray.checkpoint.handles import InlineState, OperatorSubtaskState, StateLocation
 from flinkray.checkpoint.metadata import SnapshotKind
 from flinkray.scheduler.checkpoints.aborted_checkpoints import AbortedCheckpoints
+from flinkray.scheduler.checkpoints.actions import (
+    CheckpointAction,
+    DiscardCheckpoint,
+    DiscardFiles,
+    ForgetCheckpoint,
+)
 from flinkray.scheduler.checkpoints.completed_checkpoints import (
     CompletedCheckpoint,
     CompletedCheckpoints,
 )
+from flinkray.scheduler.checkpoints.kept_checkpoints import KeptCheckpoints
 from flinkray.scheduler.checkpoints.properties import (
     CheckpointProperties,
+    savepoint,
     synchronous_savepoint,
 )
 from flinkray.scheduler.checkpoints.shared_state_registry import SharedStateRegistry
 from flinkray.scheduler.graph.checkpoint_configuration import CheckpointRetentionPolicy
 from flinkray.scheduler.shared.states import JobStatus
-from tests.scheduler.checkpoints.checkpointed import file, metadata
+from tests.scheduler.checkpoints.checkpointed import file, keyed, metadata, operator, written
 from tests.scheduler.checkpoints.job_with_checkpoints import Topology, paths
 
 CHECKPOINT = CheckpointProperties(SnapshotKind.CHECKPOINT)
 
 
+STOPPED_WITH = synchronous_savepoint(is_drain=False)
+KEPT_ON_FAILURE = CheckpointProperties(
+    SnapshotKind.CHECKPOINT, retention=CheckpointRetentionPolicy.RETAIN_ON_FAILURE
+)
+
+
 def completed(
-    checkpoint_id: int, properties: CheckpointProperties = CHECKPOINT
+    checkpoint_id: int, properties: CheckpointProperties = CHECKPOINT, *shared: str
 ) -> CompletedCheckpoint:
-    path = f"chk-{checkpoint_id}/_metadata"
-    return CompletedCheckpoint(metadata(checkpoint_id=checkpoint_id), properties, path)
+    """*shared*: files of keyed state; it has a file of operator state besides, if any."""
+    own = written(f"chk-{checkpoint_id}/own")
+    states = [OperatorSubtaskState((own,), (keyed(each, 0, 127),)) for each in shared]
+    return CompletedCheckpoint(
+        metadata(operator("sum", states), checkpoint_id=checkpoint_id),
+        properties,
+        f"chk-{checkpoint_id}/_metadata",
+    )
+
+
+def told(actions: list[CheckpointAction]) -> list[str]:
+    """What goes: ids of checkpoints, and paths of files."""
+    found: list[str] = []
+    for action in actions:
+        match action:
+            case DiscardCheckpoint(checkpoint):
+                found.append(f"discard {checkpoint.checkpoint_id}")
+            case ForgetCheckpoint(checkpoint):
+                found.append(f"forget {checkpoint.checkpoint_id}")
+            case DiscardFiles(files):
+                found += paths(files)
+            case _:
+                raise AssertionError(action)
+    return found
 
 
 # --- checkpoints ----------------------------------------------------------------------------------
@@ -56,15 +93,12 @@ def test_recovery_takes_all_there_is_in_any_order_and_cleans_nothing_up() -> Non
 
 def test_the_end_of_the_job_takes_along_what_its_retention_says() -> None:
     """CP-29, CP-33"""
-    kept = CheckpointProperties(
-        SnapshotKind.CHECKPOINT, retention=CheckpointRetentionPolicy.RETAIN_ON_FAILURE
-    )
     store = CompletedCheckpoints(9)
-    savepoint = completed(2, synchronous_savepoint(is_drain=False))
-    for each in (completed(1), savepoint, completed(3, kept)):
+    stopped_with, kept = completed(2, STOPPED_WITH), completed(3, KEPT_ON_FAILURE)
+    for each in (completed(1), stopped_with, kept):
         store.add(each)
     assert store.job_ended(JobStatus.FAILED) == (completed(1),)
-    assert store.retained == (savepoint, completed(3, kept))
+    assert store.retained == (stopped_with, kept)
 
 
 # --- shared files ---------------------------------------------------------------------------------
@@ -111,6 +145,103 @@ def test_files_of_somebody_else_are_never_deleted() -> None:
 def test_a_checkpoint_that_is_not_registered_has_no_files() -> None:
     """CP-38"""
     assert SharedStateRegistry().unregister(7, ()) == []
+
+
+# --- checkpoints with their files -----------------------------------------------------------------
+
+
+def test_a_subsumed_checkpoint_goes_with_the_files_that_no_other_one_has() -> None:
+    """CP-07, CP-38"""
+    kept = KeptCheckpoints(1)
+    assert kept.add(completed(1, CHECKPOINT, "old", "both")) == ()
+    subsumed = kept.add(completed(2, CHECKPOINT, "both", "new"))
+    assert [each.checkpoint_id for each in subsumed] == [1]
+    assert told(kept.let_go(subsumed, ())) == ["discard 1", "old"]
+    assert [kept.shares(file(path)) for path in ("old", "both", "new")] == [False, True, True]
+    assert kept.latest == kept.retained[-1] == completed(2, CHECKPOINT, "both", "new")
+
+
+def test_its_files_wait_for_the_pending_ones_that_may_refer_to_them() -> None:
+    """CP-38"""
+    kept = KeptCheckpoints(1)
+    kept.add(completed(1, CHECKPOINT, "old", "older"))
+    assert told(kept.let_go(kept.add(completed(2)), (3, 4))) == ["discard 1"]
+    assert kept.pending_over(3) == []
+    kept.let_go(kept.add(completed(4, CHECKPOINT, "old")), ())
+    assert told(kept.pending_over(4)) == ["older"]
+
+
+def test_a_subsumed_savepoint_is_its_users_with_all_its_files() -> None:
+    """CP-38"""
+    kept = KeptCheckpoints(1)
+    kept.recover([completed(1, STOPPED_WITH, "theirs")])
+    assert kept.latest == completed(1, STOPPED_WITH, "theirs")
+    subsumed = kept.add(completed(2, CHECKPOINT, "theirs", "own"))
+    assert told(kept.let_go(subsumed, ())) == ["forget 1"]
+    assert told(kept.let_go(kept.add(completed(3)), ())) == ["discard 2", "own"]
+
+
+def test_the_end_of_the_job_takes_files_along_that_no_checkpoint_has_that_stays() -> None:
+    """CP-33, CP-38"""
+    kept = KeptCheckpoints(9)
+    kept.add(completed(1, CHECKPOINT, "old", "both"))
+    kept.add(completed(2, KEPT_ON_FAILURE, "both"))
+    kept.add(completed(3, CHECKPOINT, "new"))
+    assert told(kept.job_ended(JobStatus.FAILED, (4,))) == ["discard 1", "discard 3"]
+    assert told(kept.pending_over(4)) == ["old", "new"]
+    assert kept.retained == (completed(2, KEPT_ON_FAILURE, "both"),)
+
+
+def test_one_that_is_stored_after_the_end_goes_or_stays_as_the_others_did() -> None:
+    """CP-33"""
+    kept = KeptCheckpoints(1)
+    kept.add(completed(1, KEPT_ON_FAILURE, "old"))
+    kept.job_ended(JobStatus.FAILED, (2,))
+    late = completed(2, CHECKPOINT, "late")
+    assert told(kept.add_after_the_end(late, JobStatus.FAILED)) == ["discard 2", "late"]
+    late = completed(3, KEPT_ON_FAILURE, "old")
+    assert kept.add_after_the_end(late, JobStatus.FAILED) == []
+    assert kept.retained == (completed(1, KEPT_ON_FAILURE, "old"), late)
+    assert kept.add_after_the_end(completed(4, savepoint(), "theirs"), JobStatus.FAILED) == []
+    assert kept.latest == late
+
+
+def test_what_only_a_pending_one_waited_for_goes_with_one_stored_after_the_end() -> None:
+    """CP-33, CP-38"""
+    kept = KeptCheckpoints(1)
+    kept.add(completed(1, CHECKPOINT, "old", "both"))
+    assert told(kept.job_ended(JobStatus.FAILED, (2,))) == ["discard 1"]
+    late = completed(2, KEPT_ON_FAILURE, "both")
+    assert told(kept.add_after_the_end(late, JobStatus.FAILED)) == ["old"]
+
+
+def test_checkpoints_are_needed_while_they_are_retained_and_savepoints_always() -> None:
+    """CP-05"""
+    kept = KeptCheckpoints(1)
+    kept.add_savepoint(1)
+    kept.let_go(kept.add(completed(2)), ())
+    assert [kept.needs(number) for number in (1, 2, 3)] == [True, True, False]
+    kept.let_go(kept.add(completed(3)), ())
+    assert [kept.needs(number) for number in (1, 2, 3)] == [True, False, True]
+
+
+def test_state_of_what_is_not_complete_goes_but_for_shared_files() -> None:
+    """CP-05"""
+    kept = KeptCheckpoints(1)
+    kept.add(completed(1, CHECKPOINT, "both"))
+    received: list[StateLocation] = [file("one"), file("both"), file("three"), file("one")]
+    received.append(InlineState(b"two"))
+    assert told(kept.discard_state(received)) == ["one", "three"]
+    assert kept.discard_state([file("both")]) == []
+
+
+def test_state_that_comes_late_goes_but_for_what_the_checkpoint_itself_consists_of() -> None:
+    """CP-05"""
+    kept = KeptCheckpoints(1)
+    kept.add(completed(1, CHECKPOINT, "both"))
+    received = [file("chk-1/own"), file("again"), file("both")]
+    assert told(kept.discard_late_state(1, received)) == ["again"]
+    assert told(kept.discard_late_state(2, received)) == ["chk-1/own", "again"]
 
 
 # --- what failed ----------------------------------------------------------------------------------

@@ -36,12 +36,12 @@ from flinkray.scheduler.checkpoints.messages import (
     DeclineCheckpoint,
     TriggerCheckpoint,
 )
+from flinkray.scheduler.checkpoints.operators_with_state import state_locations
 from flinkray.scheduler.checkpoints.properties import (
     CheckpointProperties,
     savepoint,
     synchronous_savepoint,
 )
-from flinkray.scheduler.checkpoints.statistics import state_locations
 from flinkray.scheduler.execution.regions import PipelinedRegions
 from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfiguration
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart, JobGraph, RestartStrategy

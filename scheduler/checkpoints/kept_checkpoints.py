@@ -1,0 +1,137 @@
+"""Which complete checkpoints are kept, and which state nobody needs any more."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from flinkray.checkpoint.handles import FileState, StateLocation
+from flinkray.scheduler.checkpoints.actions import (
+    CheckpointAction,
+    DiscardCheckpoint,
+    DiscardFiles,
+    ForgetCheckpoint,
+)
+from flinkray.scheduler.checkpoints.completed_checkpoints import (
+    CompletedCheckpoint,
+    CompletedCheckpoints,
+)
+from flinkray.scheduler.checkpoints.operators_with_state import shared_files, state_locations
+from flinkray.scheduler.checkpoints.shared_state_registry import SharedStateRegistry
+from flinkray.scheduler.shared.states import JobStatus
+
+Actions = list[CheckpointAction]
+
+
+class KeptCheckpoints:
+    """Those of one job, with the files that they share.  What is to be discarded is returned.
+
+    *pending*: the checkpoints that are being taken at that moment.  A file that only they may refer
+    to stays until :meth:`pending_over` has been called for each of them.
+    """
+
+    def __init__(self, max_retained: int) -> None:
+        self._completed = CompletedCheckpoints(max_retained)
+        self._registry = SharedStateRegistry()
+        self._savepoints: set[int] = set()
+        """Those that were completed, and are their users'."""
+
+    @property
+    def latest(self) -> CompletedCheckpoint | None:
+        """The one that the job would go on from."""
+        return self._completed.latest
+
+    @property
+    def retained(self) -> tuple[CompletedCheckpoint, ...]:
+        """By rising id."""
+        return self._completed.retained
+
+    def needs(self, checkpoint_id: int) -> bool:
+        """Whether it is complete, and retained or a user's."""
+        is_retained = self._completed.find(checkpoint_id) is not None
+        return is_retained or checkpoint_id in self._savepoints
+
+    def shares(self, file: FileState) -> bool:
+        """Whether a retained checkpoint refers to it, or one that is being taken may."""
+        return self._registry.knows(file.path)
+
+    # --- complete ones ----------------------------------------------------------------------------
+
+    def recover(self, checkpoints: Iterable[CompletedCheckpoint]) -> None:
+        """What an earlier JobMaster has left, or the savepoint that the job starts from (CP-28)."""
+        self._completed.recover(checkpoints)
+        for checkpoint in self._completed.retained:
+            self._register(checkpoint)
+
+    def add_savepoint(self, checkpoint_id: int) -> None:
+        """It is complete, and its user's."""
+        self._savepoints.add(checkpoint_id)
+
+    def add(self, checkpoint: CompletedCheckpoint) -> tuple[CompletedCheckpoint, ...]:
+        """It is complete.  Those that it subsumes, and that are to be :meth:`let_go`."""
+        self._register(checkpoint)
+        return self._completed.add(checkpoint)
+
+    def let_go(self, subsumed: Iterable[CompletedCheckpoint], pending: Collection[int]) -> Actions:
+        """They are retained no more; savepoints stay their users'."""
+        actions: Actions = []
+        for checkpoint in subsumed:
+            if checkpoint.properties.is_discarded_when_subsumed:
+                actions += self._discard(checkpoint, pending)
+            else:
+                self._registry.unregister(checkpoint.checkpoint_id, ())
+                actions.append(ForgetCheckpoint(checkpoint))
+        return actions
+
+    def job_ended(self, status: JobStatus, pending: Collection[int]) -> Actions:
+        """Some go with it."""
+        actions: Actions = []
+        for checkpoint in self._completed.job_ended(status):
+            actions += self._discard(checkpoint, pending)
+        return actions
+
+    def add_after_the_end(self, checkpoint: CompletedCheckpoint, status: JobStatus) -> Actions:
+        """One that was being stored when the job ended, so that no other one is pending: it is
+        treated as those that were complete."""
+        self._register(checkpoint)
+        actions = self.pending_over(checkpoint.checkpoint_id)
+        if checkpoint.properties.is_discarded_at(status):
+            actions += self._discard(checkpoint, ())
+        elif checkpoint.properties.is_recovered_from:
+            self._completed.recover((*self._completed.retained, checkpoint))
+        return actions
+
+    def _register(self, checkpoint: CompletedCheckpoint) -> None:
+        is_foreign = checkpoint.properties.is_savepoint
+        files = shared_files(checkpoint.metadata)
+        self._registry.register(checkpoint.checkpoint_id, files, is_foreign=is_foreign)
+
+    def _discard(self, checkpoint: CompletedCheckpoint, pending: Collection[int]) -> Actions:
+        unused = self._registry.unregister(checkpoint.checkpoint_id, pending)
+        return [DiscardCheckpoint(checkpoint), *_discard_files(unused)]
+
+    # --- others -----------------------------------------------------------------------------------
+
+    def pending_over(self, checkpoint_id: int) -> Actions:
+        """A pending one was aborted, or is complete and added."""
+        return _discard_files(self._registry.pending_over(checkpoint_id))
+
+    def discard_state(self, locations: Iterable[StateLocation]) -> Actions:
+        """What was received for a checkpoint that is not complete; what it shares with complete
+        ones stays."""
+        return _discard_files(
+            at
+            for at in dict.fromkeys(locations)
+            if isinstance(at, FileState) and not self.shares(at)
+        )
+
+    def discard_late_state(self, checkpoint_id: int, locations: Iterable[StateLocation]) -> Actions:
+        """What was received for a checkpoint that is over; what a complete one consists of
+        stays."""
+        retained = self._completed.find(checkpoint_id)
+        used = set() if retained is None else set(state_locations(retained.metadata))
+        return self.discard_state(at for at in locations if at not in used)
+
+
+def _discard_files(files: Iterable[FileState]) -> Actions:
+    files = tuple(files)
+    return [DiscardFiles(files)] if files else []
