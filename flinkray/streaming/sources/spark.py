@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -19,6 +19,10 @@ from flinkray.file_results import (
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.elements import Columns, Origin
 from flinkray.streaming.records.typeinfo import TypeInformation
+from flinkray.streaming.sources.published_splits import (
+    LOOK_INTERVAL,
+    PublishedSplitsEnumerator,
+)
 from flinkray.streaming.sources.reader import SequentialReader
 from flinkray.streaming.sources.source import (
     END_OF_INPUT,
@@ -33,9 +37,6 @@ from flinkray.streaming.sources.source import (
 )
 
 Convert = Callable[[pa.RecordBatch], pa.RecordBatch]
-
-LOOK_INTERVAL = 0.2
-"""Seconds between two looks for partitions, while somebody waits for one."""
 
 
 class SparkSplit(NamedTuple):
@@ -110,8 +111,9 @@ class SparkSource(Source[SparkSplit]):
         return self._location
 
 
-class SparkEnumerator(SplitEnumerator[SparkSplit]):
-    """Its state: which publication is read, and the number of its next partition."""
+class SparkEnumerator(PublishedSplitsEnumerator[SparkSplit]):
+    """Its state: which publication is read, the number of its next partition, and those that were
+    given back."""
 
     def __init__(
         self,
@@ -120,55 +122,26 @@ class SparkEnumerator(SplitEnumerator[SparkSplit]):
         name: str,
         clock: Clock,
     ) -> None:
-        super().__init__(context)
+        super().__init__(context, clock)
         self._published = published
         self._name = name
-        self._clock = clock
         self._publication_id: str | None = None
         self._next = 0
-        self._given_back: list[SparkSplit] = []
         self._found: dict[int, PublishedPartition] = {}
         self._end: int | None = None
         """Behind the last partition; None: not known yet."""
-        self._waiting: dict[int, None] = {}
-        self._due = 0.0
 
-    def handle_split_request(self, subtask: int) -> None:
-        self._waiting[subtask] = None
-        self._serve()
-
-    def next_discovery_time(self) -> float | None:
-        return self._due if self._waiting else None
-
-    def discover(self) -> None:
-        self._serve()
-
-    def _serve(self) -> None:
-        while self._waiting:
-            subtask = next(iter(self._waiting))
-            split = self._next_split()
-            if split is not None:
-                self.context.assign_split(split, subtask)
-            elif self._end is not None:
-                self.context.signal_no_more_splits(subtask)
-            else:
-                self._due = self._clock.time() + LOOK_INTERVAL
-                return
-            del self._waiting[subtask]
-
-    def _next_split(self) -> SparkSplit | None:
-        if self._given_back:
-            return self._given_back.pop(0)
+    def find_splits(self) -> list[SparkSplit] | None:
         if self._next not in self._found and (self._end is None or self._next < self._end):
             self._look()
         while self._end is not None and self._next < self._end and self._next not in self._found:
             self._next += 1  # Spark has no rows to be written there
         partition = self._found.pop(self._next, None)
         if partition is None:
-            return None
+            return [] if self._end is None else None
         assert self._publication_id is not None
         self._next += 1
-        return SparkSplit(self._publication_id, partition.number, partition.rows, partition.name)
+        return [SparkSplit(self._publication_id, partition.number, partition.rows, partition.name)]
 
     def _look(self) -> None:
         publication = self._published.publication()
@@ -187,16 +160,12 @@ class SparkEnumerator(SplitEnumerator[SparkSplit]):
                     text = f"partition {number} of {self._name!r}, of {rows} rows, is gone"
                     raise FileResultLostError(text, self._published.location)
 
-    def add_splits_back(self, splits: Sequence[SparkSplit], subtask: int) -> None:
-        self._given_back = sorted([*splits, *self._given_back], key=lambda split: split.number)
-        self._serve()
-
     def snapshot_state(self, checkpoint_id: int) -> Any:
-        return self._publication_id, self._next, list(self._given_back)
+        return self._publication_id, self._next, list(self._remaining)
 
     def restore(self, checkpoint: Any) -> None:
         self._publication_id, self._next, given_back = checkpoint
-        self._given_back = list(given_back)
+        self._remaining = list(given_back)
 
 
 class _SparkReader(SequentialReader[SparkSplit]):

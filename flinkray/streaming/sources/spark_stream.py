@@ -3,7 +3,7 @@ micro-batch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -13,6 +13,7 @@ from flinkray.core.errors import SuppressRestartsError
 from flinkray.file_results import PublishedBatches
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.elements import Columns, Origin
+from flinkray.streaming.sources.published_splits import PublishedSplitsEnumerator
 from flinkray.streaming.sources.reader import SequentialReader
 from flinkray.streaming.sources.source import (
     END_OF_INPUT,
@@ -23,7 +24,7 @@ from flinkray.streaming.sources.source import (
     SourceReader,
     SplitEnumerator,
 )
-from flinkray.streaming.sources.spark import LOOK_INTERVAL, SparkSource
+from flinkray.streaming.sources.spark import SparkSource
 
 Convert = Callable[[pa.RecordBatch], pa.RecordBatch]
 
@@ -65,7 +66,7 @@ class SparkStreamSource(SparkSource):
         return _MicroBatchReader(context, PublishedBatches(self.location), self._convert)
 
 
-class MicroBatchEnumerator(SplitEnumerator[MicroBatchSplit]):
+class MicroBatchEnumerator(PublishedSplitsEnumerator[MicroBatchSplit]):
     """Its state: where the micro-batches are, the number of the next one, partitions of earlier
     ones that were not handed out, and the cuts of checkpoints that may still be completed."""
 
@@ -79,68 +80,35 @@ class MicroBatchEnumerator(SplitEnumerator[MicroBatchSplit]):
         clock: Clock,
         execution: str = "",
     ) -> None:
-        super().__init__(context)
+        super().__init__(context, clock)
         self._batches = batches
         self._name = name
-        self._clock = clock
         self._execution = execution
         self._next = 0
         self._taken = 0
         """So many are said to be taken."""
-        self._remaining: list[MicroBatchSplit] = []
-        self._is_at_end = False
         self._cuts: dict[int, int] = {}
         """By checkpoint: the number of the next batch."""
-        self._waiting: dict[int, None] = {}
-        self._due = 0.0
 
-    def handle_split_request(self, subtask: int) -> None:
-        self._waiting[subtask] = None
-        self._serve()
-
-    def next_discovery_time(self) -> float | None:
-        return self._due if self._waiting else None
-
-    def discover(self) -> None:
-        self._serve()
-
-    def add_splits_back(self, splits: Sequence[MicroBatchSplit], subtask: int) -> None:
-        self._remaining = sorted([*splits, *self._remaining])
-        self._serve()
-
-    def _serve(self) -> None:
-        while self._waiting:
-            if not self._remaining:
-                self._take()
-            if self._remaining:
-                subtask = self._next_waiting()
-                self.context.assign_split(self._remaining.pop(0), subtask)
-            elif self._is_at_end:
-                self.context.signal_no_more_splits(self._next_waiting())
-            else:
-                self._due = self._clock.time() + LOOK_INTERVAL
-                return
-
-    def _next_waiting(self) -> int:
-        subtask = next(iter(self._waiting))
-        del self._waiting[subtask]
-        return subtask
-
-    def _take(self) -> None:
-        """The next batch that has rows, if it is published."""
-        while not self._remaining:
+    def find_splits(self) -> list[MicroBatchSplit] | None:
+        following = self._next
+        splits: list[MicroBatchSplit] = []
+        is_at_end = False
+        while not splits:
             ended = self._batches.ended(self._execution)  # asked before
-            batch = self._batches.batch(self._next)
+            batch = self._batches.batch(following)
             if batch is None:
-                self._is_at_end = ended is not None and self._next >= ended.batches
+                is_at_end = ended is not None and following >= ended.batches
                 break
-            self._remaining = [
+            splits = [
                 MicroBatchSplit(batch.batch_id, one.number, one.name) for one in batch.partitions
             ]
-            self._next += 1
-        if self._taken != self._next:
-            self._batches.note_taken(self._next)
-            self._taken = self._next
+            following += 1
+        if self._taken != following:
+            self._batches.note_taken(following)
+            self._taken = following
+        self._next = following
+        return None if is_at_end else splits
 
     def snapshot_state(self, checkpoint_id: int) -> Any:
         # asked for again, it may not be the checkpoint's any more

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from flinkray.core.ids import JobVertexID
 from flinkray.file_results import FileResultLostError, MicroBatch, PublishedBatches
 from flinkray.streaming.errors import StreamError
+from flinkray.streaming.sources.published_splits import LOOK_INTERVAL
 from flinkray.streaming.sources.source import END_OF_INPUT, NoRecords, ReaderContext
-from flinkray.streaming.sources.spark import LOOK_INTERVAL
 from flinkray.streaming.sources.spark_stream import (
     MicroBatchLostError,
     MicroBatchSplit,
