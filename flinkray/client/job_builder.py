@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping
 
 from flinkray.client.spark_checks import check_spark_stage
 from flinkray.core.errors import ConfigurationError
@@ -17,19 +16,8 @@ from flinkray.scheduler.graph.job_graph import (
     RestartStrategy,
 )
 from flinkray.scheduler.graph.validation import validate
-from flinkray.spark.gateway import EPOCHS, PUBLISHED, RESULT_KIND, THROUGH
-from flinkray.spark.micro_batches import streamed
-from flinkray.spark.session import refuse_owned, split_memory
 from flinkray.spark.shared_session import GUEST_PROFILE, guest_configuration
-from flinkray.spark.tables import with_key
-from flinkray.spark.user_code import (
-    SparkEpochFunction,
-    SparkFunction,
-    UserCodeError,
-    dump_function,
-)
-
-F = TypeVar("F", bound=SparkFunction)
+from flinkray.spark.user_code import SparkFunction, dump_function
 
 
 def spark_job(
@@ -86,137 +74,6 @@ def spark_job(
     )
     validate(graph)
     return graph
-
-
-def published_spark_stage(
-    function: SparkFunction,
-    name: str,
-    executors: int,
-    cpu: float,
-    memory: int | str,
-    spark_conf: Mapping[str, object] | None,
-) -> JobVertex:
-    """A Spark stage whose partitions a stream of the same job reads.
-
-    Raises:
-        ConfigurationError: an argument is not acceptable; the text names it.
-        UserCodeError: the function cannot be sent to the cluster.
-    """
-    if executors < 1:
-        raise ConfigurationError(f"from_spark takes at least one executor, got {executors!r}")
-    return _stage_beside_streams(function, name, executors, cpu, memory, spark_conf, PUBLISHED)
-
-
-def table_spark_stage(
-    function: SparkFunction,
-    key: Sequence[str],
-    name: str,
-    executors: int,
-    cpu: float,
-    memory: int | str,
-    spark_conf: Mapping[str, object] | None,
-) -> JobVertex:
-    """A Spark stage whose rows records of the same job look up.
-
-    Args:
-        key: the columns.
-
-    Raises:
-        ConfigurationError: an argument is not acceptable; the text names it.
-        UserCodeError: the function cannot be sent to the cluster.
-    """
-    if executors < 1:
-        raise ConfigurationError(f"spark_table takes at least one executor, got {executors!r}")
-    if not callable(function):
-        raise UserCodeError(
-            "spark_table takes a function of a SparkSession, not "
-            f"{type(function).__name__}: {function!r}"
-        )
-    table = with_key(function, tuple(key))
-    return _stage_beside_streams(table, name, executors, cpu, memory, spark_conf, PUBLISHED)
-
-
-def streaming_spark_stage(
-    function: SparkFunction,
-    name: str,
-    executors: int,
-    cpu: float,
-    memory: int | str,
-    spark_conf: Mapping[str, object] | None,
-    trigger: Mapping[str, object] | None,
-    output_mode: str,
-) -> JobVertex:
-    """A Spark stage whose micro-batches a stream of the same job reads.
-
-    Raises:
-        ConfigurationError: an argument is not acceptable; the text names it.
-        UserCodeError: the function cannot be sent to the cluster.
-    """
-    if executors < 1:
-        raise ConfigurationError(
-            f"from_spark_stream takes at least one executor, got {executors!r}"
-        )
-    if not callable(function):
-        raise UserCodeError(
-            "from_spark_stream takes a function of a SparkSession, not "
-            f"{type(function).__name__}: {function!r}"
-        )
-    query = streamed(function, trigger, output_mode)
-    return _stage_beside_streams(query, name, executors, cpu, memory, spark_conf, PUBLISHED)
-
-
-def epochs_spark_stage(
-    function: SparkEpochFunction,
-    name: str,
-    executors: int,
-    cpu: float,
-    memory: int | str,
-    spark_conf: Mapping[str, object] | None,
-    is_read: bool = False,
-) -> JobVertex:
-    """A Spark stage whose function is given the epochs of a stream of the same job.
-
-    Args:
-        is_read: whether a stream reads what it makes of them.
-
-    Raises:
-        ConfigurationError: an argument is not acceptable; the text names it.
-        UserCodeError: the function cannot be sent to the cluster.
-    """
-    called = "through_spark" if is_read else "to_spark"
-    if executors < 1:
-        raise ConfigurationError(f"{called} takes at least one executor, got {executors!r}")
-    if not callable(function):
-        raise UserCodeError(
-            f"{called} takes a function of a DataFrame and the id of a checkpoint, not "
-            f"{type(function).__name__}: {function!r}"
-        )
-    kind = THROUGH if is_read else EPOCHS
-    return _stage_beside_streams(function, name, executors, cpu, memory, spark_conf, kind)
-
-
-def _stage_beside_streams(
-    function: Callable[..., Any],
-    name: str,
-    executors: int,
-    cpu: float,
-    memory: int | str,
-    spark_conf: Mapping[str, object] | None,
-    kind: str,
-) -> JobVertex:
-    profile, properties = slot_profile(cpu, memory), spark_properties(spark_conf)
-    refuse_owned(properties)
-    split_memory(profile, properties.get("spark.executor.memoryOverhead"))
-    configuration = {**properties, RESULT_KIND: kind}
-    vertex_id = JobVertexID.generate()
-    return JobVertex(
-        vertex_id,
-        f"Spark: {name}",
-        executors,
-        profile,
-        Invokable(SPARK, dump_function(function), configuration),
-        slot_sharing_group=f"spark-{vertex_id.short()}",
-    )
 
 
 def slot_profile(cpu: float, memory: int | str) -> ResourceProfile:

@@ -486,9 +486,10 @@ class DataStream(StreamSettings):
             UserCodeError: the function cannot be sent to the cluster.
             SinkError: Spark knows no such type as a column of the stream's declared type has.
         """
-        from flinkray.client.job_builder import epochs_spark_stage
+        from flinkray.client.spark_stages import ExecutorSlots, epochs_spark_stage
 
-        stage = epochs_spark_stage(function, name, executors, cpu, memory, spark_conf)
+        slots = ExecutorSlots(executors, cpu, memory, spark_conf)
+        stage = epochs_spark_stage(function, name, slots, is_read=False)
         return self._into_stage(stage, name)
 
     def through_spark(
@@ -524,9 +525,10 @@ class DataStream(StreamSettings):
             UserCodeError: the function cannot be sent to the cluster.
             SinkError: Spark knows no such type as a column of the stream's declared type has.
         """
-        from flinkray.client.job_builder import epochs_spark_stage
+        from flinkray.client.spark_stages import ExecutorSlots, epochs_spark_stage
 
-        stage = epochs_spark_stage(function, name, executors, cpu, memory, spark_conf, is_read=True)
+        slots = ExecutorSlots(executors, cpu, memory, spark_conf)
+        stage = epochs_spark_stage(function, name, slots, is_read=True)
         self._into_stage(stage, name)
         return self._env.from_streaming_stage(stage, watermark_strategy, name, type_info)
 

@@ -63,7 +63,7 @@ def spark_table(
         ConfigurationError: an argument is not acceptable; the text names it.
         UserCodeError: the function cannot be sent to the cluster.
     """
-    from flinkray.client.job_builder import table_spark_stage
+    from flinkray.client.spark_stages import ExecutorSlots, table_spark_stage
 
     columns = (key,) if isinstance(key, str) else tuple(key)
     if not columns or not all(isinstance(column, str) and column for column in columns):
@@ -71,5 +71,6 @@ def spark_table(
             f"the key of the table {name!r} is the name of a column, or a list of names; got "
             f"{key!r}"
         )
-    stage = table_spark_stage(function, columns, name, executors, cpu, memory, spark_conf)
+    slots = ExecutorSlots(executors, cpu, memory, spark_conf)
+    stage = table_spark_stage(function, columns, name, slots)
     return SparkTable(name, columns, stage, uid)

@@ -180,9 +180,10 @@ class StreamExecutionEnvironment(StreamProgram):
             ConfigurationError: an argument is not acceptable; the text names it.
             UserCodeError: the function cannot be sent to the cluster.
         """
-        from flinkray.client.job_builder import published_spark_stage
+        from flinkray.client.spark_stages import ExecutorSlots, published_spark_stage
 
-        stage = published_spark_stage(function, source_name, executors, cpu, memory, spark_conf)
+        slots = ExecutorSlots(executors, cpu, memory, spark_conf)
+        stage = published_spark_stage(function, source_name, slots)
         return self._from_stage(SparkSource, stage, watermark_strategy, source_name, type_info)
 
     def from_spark_stream(
@@ -221,11 +222,10 @@ class StreamExecutionEnvironment(StreamProgram):
             ConfigurationError: an argument is not acceptable; the text names it.
             UserCodeError: the function cannot be sent to the cluster.
         """
-        from flinkray.client.job_builder import streaming_spark_stage
+        from flinkray.client.spark_stages import ExecutorSlots, streaming_spark_stage
 
-        stage = streaming_spark_stage(
-            function, source_name, executors, cpu, memory, spark_conf, trigger, output_mode
-        )
+        slots = ExecutorSlots(executors, cpu, memory, spark_conf)
+        stage = streaming_spark_stage(function, source_name, slots, trigger, output_mode)
         return self.from_streaming_stage(stage, watermark_strategy, source_name, type_info)
 
     def from_streaming_stage(

@@ -70,7 +70,9 @@ def test_what_no_executor_can_be_is_refused_before_anything_runs(
 
 def test_what_is_no_function_is_refused() -> None:
     frame: Any = [1, 2, 3]
-    with pytest.raises(UserCodeError, match="not list"):
+    with pytest.raises(
+        UserCodeError, match=r"from_spark takes a function of a SparkSession, not l"
+    ):
         StreamExecutionEnvironment().from_spark(frame)
 
 

@@ -1,0 +1,119 @@
+"""Spark stages beside the streams of a job, from what users say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flinkray.client.job_builder import slot_profile, spark_properties
+from flinkray.core.errors import ConfigurationError
+from flinkray.core.ids import JobVertexID
+from flinkray.scheduler.graph.job_graph import SPARK, Invokable, JobVertex
+from flinkray.spark.gateway import EPOCHS, PUBLISHED, RESULT_KIND, THROUGH
+from flinkray.spark.micro_batches import streamed
+from flinkray.spark.session import refuse_owned, split_memory
+from flinkray.spark.tables import with_key
+from flinkray.spark.user_code import (
+    SparkEpochFunction,
+    SparkFunction,
+    UserCodeError,
+    dump_function,
+)
+
+_OF_A_SESSION = "a function of a SparkSession"
+_OF_AN_EPOCH = "a function of a DataFrame and the id of a checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorSlots:
+    """The slots of a stage, each for one Spark executor, as a user asks for them."""
+
+    number: int
+    cpu: float
+    """Cores of each."""
+    memory: int | str
+    """Of each, as ``"1500m"``, ``"2g"`` or bytes."""
+    spark_conf: Mapping[str, object] | None
+    """Spark properties."""
+
+
+def published_spark_stage(function: SparkFunction, name: str, slots: ExecutorSlots) -> JobVertex:
+    """A Spark stage whose partitions a stream of the same job reads.
+
+    Raises:
+        ConfigurationError: an argument is not acceptable; the text names it.
+        UserCodeError: the function cannot be sent to the cluster.
+    """
+    _check("from_spark", _OF_A_SESSION, function, slots)
+    return _stage(function, name, slots, PUBLISHED)
+
+
+def table_spark_stage(
+    function: SparkFunction, key: Sequence[str], name: str, slots: ExecutorSlots
+) -> JobVertex:
+    """A Spark stage whose rows records of the same job look up.
+
+    Args:
+        key: the columns.
+
+    Raises:
+        ConfigurationError, UserCodeError: as of :func:`published_spark_stage`.
+    """
+    _check("spark_table", _OF_A_SESSION, function, slots)
+    return _stage(with_key(function, tuple(key)), name, slots, PUBLISHED)
+
+
+def streaming_spark_stage(
+    function: SparkFunction,
+    name: str,
+    slots: ExecutorSlots,
+    trigger: Mapping[str, object] | None,
+    output_mode: str,
+) -> JobVertex:
+    """A Spark stage whose micro-batches a stream of the same job reads.
+
+    Raises:
+        ConfigurationError, UserCodeError: as of :func:`published_spark_stage`.
+    """
+    _check("from_spark_stream", _OF_A_SESSION, function, slots)
+    return _stage(streamed(function, trigger, output_mode), name, slots, PUBLISHED)
+
+
+def epochs_spark_stage(
+    function: SparkEpochFunction, name: str, slots: ExecutorSlots, *, is_read: bool
+) -> JobVertex:
+    """A Spark stage whose function is given the epochs of a stream of the same job.
+
+    Args:
+        is_read: whether a stream reads what it makes of them.
+
+    Raises:
+        ConfigurationError, UserCodeError: as of :func:`published_spark_stage`.
+    """
+    _check("through_spark" if is_read else "to_spark", _OF_AN_EPOCH, function, slots)
+    return _stage(function, name, slots, THROUGH if is_read else EPOCHS)
+
+
+def _check(called: str, takes: str, function: object, slots: ExecutorSlots) -> None:
+    """*called*: what the user has called, for errors."""
+    if slots.number < 1:
+        raise ConfigurationError(f"{called} takes at least one executor, got {slots.number!r}")
+    if not callable(function):
+        raise UserCodeError(f"{called} takes {takes}, not {type(function).__name__}: {function!r}")
+
+
+def _stage(function: Callable[..., Any], name: str, slots: ExecutorSlots, kind: str) -> JobVertex:
+    profile = slot_profile(slots.cpu, slots.memory)
+    properties = spark_properties(slots.spark_conf)
+    refuse_owned(properties)
+    split_memory(profile, properties.get("spark.executor.memoryOverhead"))
+    vertex_id = JobVertexID.generate()
+    return JobVertex(
+        vertex_id,
+        f"Spark: {name}",
+        slots.number,
+        profile,
+        Invokable(SPARK, dump_function(function), {**properties, RESULT_KIND: kind}),
+        slot_sharing_group=f"spark-{vertex_id.short()}",
+    )
