@@ -1,7 +1,6 @@
 """An empty machine with a shell, on this one: processes, network, /tmp and home of its own.
 
-Linux namespaces keep it apart, so that ``ray start --head`` has Ray's own ports there, and ``ray
-stop`` ends nothing else.
+So ``ray start --head`` has Ray's own ports there, and ``ray stop`` ends nothing else.
 """
 
 from __future__ import annotations
@@ -16,36 +15,15 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+from tests.own_namespaces import OwnNamespaces
+
 ROOT = Path(__file__).parents[2]
 
-START = """
-set -eu
-mount -t tmpfs tmpfs "$1/tmp"
-for kept in "$@"; do
-    case $kept in /tmp/*)
-        mkdir -p "$1/tmp/${kept#/tmp/}"
-        mount --bind "$kept" "$1/tmp/${kept#/tmp/}"
-    esac
-done
-mount --rbind "$1/tmp" /tmp
-ip link set lo up
-cd "$1/work"
+_SHELL = """
+cd "$place/work"
 exec bash
 """
-NEEDED = ("unshare", "ip", "bash")
-_NAMESPACES = ["unshare", "-p", "-f", "--kill-child", "--mount-proc", "-m", "-n", "-u"]
 _END = "== status "
-
-
-def missing() -> str | None:
-    """Why there can be no such machine here; None if there can."""
-    if os.geteuid() != 0:
-        return "namespaces need root"
-    absent = [tool for tool in NEEDED if shutil.which(tool) is None]
-    if absent:
-        return f"not installed: {', '.join(absent)}"
-    tried = subprocess.run([*_NAMESPACES, "true"], capture_output=True)
-    return None if tried.returncode == 0 else "namespaces are not permitted here"
 
 
 class NewcomersMachine:
@@ -60,7 +38,8 @@ class NewcomersMachine:
     def __init__(self, place: Path) -> None:
         self.work = place / "work"
         self._place = place
-        self._process: subprocess.Popen[bytes] | None = None
+        self._namespaces: OwnNamespaces | None = None
+        self._shell: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> NewcomersMachine:
         for folder in ("work", "home", "bin", "tmp"):
@@ -79,14 +58,9 @@ class NewcomersMachine:
         }
         # `pip install` brings flinkray alone: what it needs is in the tests' environment
         environment |= {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0"}
-        kept = [self._place, Path(sys.prefix), Path(sys.base_prefix)]
-        self._process = subprocess.Popen(
-            [*_NAMESPACES, "bash", "-c", START, "machine", *map(str, kept)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=environment,
-        )
+        kept = [Path(sys.prefix), Path(sys.base_prefix)]
+        self._namespaces = OwnNamespaces(self._place, kept, _SHELL, environment)
+        self._shell = self._namespaces.begin()
         return self
 
     def __exit__(
@@ -95,9 +69,8 @@ class NewcomersMachine:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        assert self._process is not None
-        self._process.kill()  # with --kill-child: the first process inside, and so all of them
-        self._process.communicate()
+        assert self._namespaces is not None
+        self._namespaces.end()
 
     def type_in(self, command: str) -> str:
         """What a line prints, which must succeed within four minutes."""
@@ -114,17 +87,17 @@ class NewcomersMachine:
         return [line for line in listed.splitlines() if line not in ("bash", look)]
 
     def _typed(self, command: str, limit: float) -> tuple[str, int]:
-        assert self._process is not None
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f'{command}\necho "{_END}$?"\n'.encode())
-        self._process.stdin.flush()
+        assert self._shell is not None
+        assert self._shell.stdin is not None
+        assert self._shell.stdout is not None
+        self._shell.stdin.write(f'{command}\necho "{_END}$?"\n'.encode())
+        self._shell.stdin.flush()
         deadline, printed = time.monotonic() + limit, b""
         while _END.encode() not in printed or not printed.endswith(b"\n"):
             remaining = max(0.0, deadline - time.monotonic())
-            ready, _, _ = select.select([self._process.stdout], [], [], remaining)
+            ready, _, _ = select.select([self._shell.stdout], [], [], remaining)
             assert ready, f"{command} has not ended after {limit} s:\n{printed.decode()}"
-            piece = os.read(self._process.stdout.fileno(), 1 << 16)
+            piece = os.read(self._shell.stdout.fileno(), 1 << 16)
             assert piece, f"the shell has ended with {command}:\n{printed.decode()}"
             printed += piece
         text, _, status = printed.decode().rpartition(_END)

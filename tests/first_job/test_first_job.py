@@ -14,8 +14,9 @@ import pytest
 
 from flinkray.client.cli import execute
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
-from tests.first_job.newcomers_machine import NewcomersMachine, missing
+from tests.first_job.newcomers_machine import NewcomersMachine
 from tests.first_job.page import Reader, Type, Write, steps
+from tests.own_namespaces import missing
 
 NOT_OF_THE_JOB = ("python3 -m venv", ". env", "pip", "ray", "flinkray cluster", "flinkray --vers")
 """How commands begin that install and start what is there already."""

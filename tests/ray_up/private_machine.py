@@ -1,35 +1,23 @@
 """A machine of its own on this one: processes, mounts, network, home, an ssh server on loopback.
 
-Linux namespaces keep all of it apart: what runs inside sees no process, port, temporary folder,
-home, Java or Ray token of the machine outside, and all of it is killed when its first process ends.
+What runs inside sees no home, Java or Ray token of the machine outside either.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
 
-START = """
-set -eu
-place=$1; shift
-mount -t tmpfs tmpfs "$place/tmp"
-for kept in "$place" "$@"; do
-    case $kept in /tmp/*)
-        mkdir -p "$place/tmp/${kept#/tmp/}"
-        mount --bind "$kept" "$place/tmp/${kept#/tmp/}"
-    esac
-done
-chmod 1777 "$place/tmp"
-mount --rbind "$place/tmp" /tmp
+from tests import own_namespaces
+
+_SSH_SERVER = """
+chmod 1777 /tmp
 mount -t tmpfs tmpfs /run
 mkdir /run/sshd
 mount --bind "$place/passwd" /etc/passwd
 if java=$(command -v java); then mount --bind /dev/null "$(readlink -f "$java")"; fi
-ip link set lo up
 /usr/sbin/sshd -f "$place/sshd_config" -E "$place/sshd.log"
 echo ready
 cat >/dev/null
@@ -48,22 +36,10 @@ StrictModes no
 UsePAM no
 """
 
-NEEDED = ("unshare", "nsenter", "ip", "ssh", "ssh-keygen", "rsync", "bash")
-
 
 def missing() -> str | None:
     """Why this machine cannot hold another one; None if it can."""
-    if os.geteuid() != 0:
-        return "namespaces and an ssh server need root"
-    absent = [tool for tool in NEEDED if shutil.which(tool) is None]
-    if not Path("/usr/sbin/sshd").exists():
-        absent.append("sshd")
-    if absent:
-        return f"not installed: {', '.join(absent)}"
-    namespaces = subprocess.run(
-        ["unshare", "-p", "-f", "--mount-proc", "-m", "-n", "-u", "true"], capture_output=True
-    )
-    return None if namespaces.returncode == 0 else "namespaces are not permitted here"
+    return own_namespaces.missing("nsenter", "ssh", "ssh-keygen", "rsync", "/usr/sbin/sshd")
 
 
 class PrivateMachine:
@@ -78,8 +54,7 @@ class PrivateMachine:
         self.home = place / "home"
         self.key = place / "key"
         self._place = place
-        self._kept = kept
-        self._process: subprocess.Popen[str] | None = None
+        self._namespaces = own_namespaces.OwnNamespaces(place, kept, _SSH_SERVER)
         self._init = 0
 
     def __enter__(self) -> PrivateMachine:
@@ -92,26 +67,16 @@ class PrivateMachine:
         root = f"root:x:0:0:root:{self.home}:/bin/bash"
         users = [root if user.startswith("root:") else user for user in users]
         (self._place / "passwd").write_text("\n".join(users) + "\n", encoding="utf-8")
-        self._process = subprocess.Popen(
-            [
-                *("unshare", "-p", "-f", "--kill-child", "--mount-proc", "-m", "-n", "-u"),
-                *("bash", "-c", START, "private-machine"),
-                *map(str, (self._place, *self._kept)),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        assert self._process.stdout is not None
+        process = self._namespaces.begin()
+        assert process.stdout is not None
         said = []
-        for line in self._process.stdout:
-            if line.strip() == "ready":
+        for line in process.stdout:
+            if line.strip() == b"ready":
                 break
-            said.append(line)
+            said.append(line.decode())
         else:
             raise RuntimeError(f"the private machine did not start: {''.join(said)}")
-        pid = self._process.pid
+        pid = process.pid
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8")
         self._init = int(children.split()[0])
         return self
@@ -122,9 +87,7 @@ class PrivateMachine:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        assert self._process is not None
-        self._process.kill()  # with --kill-child: the first process inside, and so all of them
-        self._process.communicate()
+        self._namespaces.end()
 
     def run(self, *command: str, timeout: float, cwd: Path) -> subprocess.CompletedProcess[str]:
         """Run a command inside, as root with an almost empty environment; output is one text."""
