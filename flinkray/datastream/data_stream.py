@@ -1,11 +1,15 @@
-"""Streams: the records of operators, and what can be done with them, as in PyFlink's module."""
+"""Streams: the records of operators, and what can be done with them, as in PyFlink's module.
+
+What is done with a stream of one kind gives one of another kind, and back, so that their classes
+know each other.  That is why they are all here.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeGuard, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
 from flinkray.core.durations import Duration, Time, milliseconds
 from flinkray.datastream.closeable_iterator import CloseableIterator
@@ -15,6 +19,7 @@ from flinkray.datastream.field_aggregates import FieldReduce, PickBy, Position
 from flinkray.datastream.operator_settings import StreamSettings
 from flinkray.datastream.queryable_state_stream import QueryableStateStream
 from flinkray.datastream.record_batches import RecordBatches
+from flinkray.datastream.window_operator_builder import WindowOperatorBuilder
 from flinkray.state.descriptors import MapStateDescriptor, StateDescriptor, ValueStateDescriptor
 from flinkray.streaming.columnar.conversion import schema_of
 from flinkray.streaming.columnar.keyed_aggregate import (
@@ -23,12 +28,8 @@ from flinkray.streaming.columnar.keyed_aggregate import (
 )
 from flinkray.streaming.columnar.keyed_batches import KeyedBatchOperator
 from flinkray.streaming.columnar.local_aggregate import LocalAggregateOperator
-from flinkray.streaming.columnar.local_window_aggregate import LocalWindowAggregateOperator
 from flinkray.streaming.columnar.map_batches import MapBatchesOperator
-from flinkray.streaming.columnar.panes import ColumnAggregate, PaneTimes
 from flinkray.streaming.columnar.serialize_batches import SerializeBatchesOperator
-from flinkray.streaming.columnar.window_aggregate import WindowAggregateOperator
-from flinkray.streaming.columnar.window_operators import WindowBatchesOperator, WindowJoinOperator
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.functions.batch_functions import KeyedBatchFunction, KeyedGroupFunction
 from flinkray.streaming.functions.coroutines import refuse_coroutines
@@ -110,28 +111,19 @@ from flinkray.streaming.sinks.sink import Sink
 from flinkray.streaming.sinks.spark import SparkEpochSink, check_columns
 from flinkray.streaming.sinks.writer_operator import SinkWriterOperator
 from flinkray.streaming.time.watermarks import WatermarkStrategy
-from flinkray.streaming.windowing.aligned import make_window_operator
 from flinkray.streaming.windowing.assigners import (
     CountSlidingWindowAssigner,
     CountTumblingWindowAssigner,
-    SlidingEventTimeWindows,
-    TumblingEventTimeWindows,
     WindowAssigner,
 )
 from flinkray.streaming.windowing.contents import (
     AggregateContents,
-    Apply,
     ListContents,
-    PassOn,
-    Process,
     ReduceContents,
-    TimestampedContents,
     WindowContents,
-    WindowEvaluation,
 )
 from flinkray.streaming.windowing.evictors import Evictor
-from flinkray.streaming.windowing.operator import WindowSpec
-from flinkray.streaming.windowing.triggers import EventTimeTrigger, Trigger
+from flinkray.streaming.windowing.triggers import Trigger
 
 if TYPE_CHECKING:
     from flinkray.core.ids import JobVertexID
@@ -1131,25 +1123,14 @@ def count_assigner(size: int, slide: int) -> WindowAssigner:
     return CountTumblingWindowAssigner(size)
 
 
-def _is_tumbling(assigner: WindowAssigner) -> TypeGuard[TumblingEventTimeWindows]:
-    """Whether its windows are known by size and offset alone."""
-    return isinstance(assigner, TumblingEventTimeWindows) and assigner.is_aligned
-
-
 class _Windowed:
     """What windows of a key and windows of everything have in common."""
 
     _keyed = True
 
     def __init__(self, keyed_stream: KeyedStream, window_assigner: WindowAssigner) -> None:
-        if not isinstance(window_assigner, WindowAssigner):
-            raise TypeError(f"a WindowAssigner is needed, got {window_assigner!r}")
         self._stream = keyed_stream
-        self._assigner = window_assigner
-        self._trigger: Trigger | None = None
-        self._evictor: Evictor | None = None
-        self._lateness = 0
-        self._late_tag: OutputTag[Any] | None = None
+        self._builder = WindowOperatorBuilder(window_assigner)
 
     def get_execution_environment(self) -> Any:
         """Where the program began."""
@@ -1161,27 +1142,22 @@ class _Windowed:
 
     def trigger(self: _Self, trigger: Trigger) -> _Self:
         """Evaluate windows when this says so, instead of the assigner's own trigger."""
-        if not isinstance(trigger, Trigger):
-            raise TypeError(f"a Trigger is needed, got {trigger!r}")
-        self._trigger = trigger
+        self._builder.trigger(trigger)
         return self
 
     def evictor(self: _Self, evictor: Evictor) -> _Self:
         """Leave records out when a window is evaluated; all of them are kept until then."""
-        self._evictor = evictor
+        self._builder.evictor(evictor)
         return self
 
     def allowed_lateness(self: _Self, time_ms: int | Time | Duration) -> _Self:
         """Keep windows for so long after their end; late records fire them again."""
-        lateness = milliseconds(time_ms)
-        if lateness < 0:
-            raise ValueError(f"lateness must not be negative, got {lateness} ms")
-        self._lateness = lateness
+        self._builder.allowed_lateness(time_ms)
         return self
 
     def side_output_late_data(self: _Self, output_tag: OutputTag[Any]) -> _Self:
         """Where records go that come too late for all their windows; otherwise they are dropped."""
-        self._late_tag = output_tag
+        self._builder.side_output_late_data(output_tag)
         return self
 
     def reduce(
@@ -1244,18 +1220,8 @@ class _Windowed:
         [Row(v=3, t=0, window_start=0, window_end=10)]
         """
         expect_function(func, "map_batch", "an object with map_batch")
-        assigner = self._assigner
-        refined = self._trigger or self._evictor or self._lateness or self._late_tag
-        if not _is_tumbling(assigner) or refined:
-            raise StreamError(
-                "functions of batches are for tumbling windows of event time, without triggers, "
-                "evictors, lateness and late side output; use process() for others"
-            )
-        operator = WindowBatchesOperator(func, assigner.size, assigner.offset, self._stream._keys)
-        title = f"{type(assigner).__name__}, MapBatches"
-        return self._stream._then_keyed(
-            title, operator, None, non_parallel=not self._keyed, sort_keys=None
-        )
+        operator = self._builder.build_batches(func, self._stream._keys)
+        return self._then("MapBatches", operator, None, sort_keys=None)
 
     def _evaluated(
         self,
@@ -1264,33 +1230,20 @@ class _Windowed:
         window_function: Any,
         output_type: TypeInformation | None,
     ) -> DataStream:
-        evaluation = self._evaluation(window_function)
-        if self._evictor is not None:
-            if not isinstance(contents, ListContents):
-                raise StreamError("evictors go with apply and process, which see all records")
-            contents = TimestampedContents()
-        spec = WindowSpec(
-            self._assigner,
-            self._trigger or self._assigner.get_default_trigger(),
-            contents,
-            evaluation,
-            self._evictor,
-            self._lateness,
-            self._late_tag,
-        )
-        operator = make_window_operator(spec, self._stream._keys)
-        title = f"{type(self._assigner).__name__}, {name}"
-        return self._stream._then_keyed(title, operator, output_type, non_parallel=not self._keyed)
+        operator = self._builder.build(contents, window_function, self._stream._keys)
+        return self._then(name, operator, output_type)
 
-    def _evaluation(self, function: Any) -> WindowEvaluation:
-        if function is None:
-            return PassOn()
-        refuse_coroutines(function)
-        if isinstance(function, WindowFunction | AllWindowFunction):
-            return Apply(function, isinstance(function, WindowFunction))
-        if isinstance(function, ProcessWindowFunction | ProcessAllWindowFunction):
-            return Process(function, isinstance(function, ProcessWindowFunction))
-        raise TypeError(f"a window function is needed, got {function!r}")
+    def _then(
+        self,
+        name: str,
+        operator: StreamOperator,
+        output_type: TypeInformation | None,
+        **settings: Any,
+    ) -> DataStream:
+        title = self._builder.title(name)
+        return self._stream._then_keyed(
+            title, operator, output_type, non_parallel=not self._keyed, **settings
+        )
 
 
 class WindowedStream(_Windowed):
@@ -1322,32 +1275,9 @@ class WindowedStream(_Windowed):
         >>> windows.aggregate_columns(total=("v", "sum"), n="count").execute_and_collect(limit=1)
         [Row(k='a', window_start=0, window_end=5, total=4, n=2)]
         """
-        assigner = self._assigner
-        known = TumblingEventTimeWindows | SlidingEventTimeWindows
-        if not isinstance(assigner, known) or not assigner.is_aligned:
-            raise StreamError(
-                "aggregates of columns are for tumbling and sliding windows of event time, not "
-                f"{type(assigner).__name__}"
-            )
-        own_trigger = self._trigger is None or type(self._trigger) is EventTimeTrigger
-        if not own_trigger or self._evictor or self._lateness or self._late_tag:
-            raise StreamError(
-                "aggregates of columns have no triggers, evictors, lateness or late side output; "
-                "use aggregate() for those"
-            )
-        columns = [
-            ColumnAggregate(name, how)
-            if isinstance(how, str)
-            else ColumnAggregate(name, how[1], how[0])
-            for name, how in aggregates.items()
-        ]
-        if not columns:
-            raise StreamError("give at least one aggregate, such as n='count'")
-        times, keys = PaneTimes(assigner.size, assigner.slide, assigner.offset), self._stream._keys
-        operator = WindowAggregateOperator(times, columns, keys)
-        title = f"{type(assigner).__name__}, Aggregate columns"
-        stream = self._stream._then_keyed(title, operator, None, sort_keys=None)
-        stream._transformation.local_operator = LocalWindowAggregateOperator(times, columns, keys)
+        operator, local = self._builder.build_aggregates(aggregates, self._stream._keys)
+        stream = self._then("Aggregate columns", operator, None, sort_keys=None)
+        stream._transformation.local_operator = local
         stream._transformation.is_local_in_streams = True
         return stream
 
@@ -1461,30 +1391,27 @@ class _TwoInWindows:
     ) -> None:
         self._first, self._second = first, second
         self._keys = first_keys, second_keys = Keys(first_key), Keys(second_key)
-        self._assigner = assigner
+        self._builder = WindowOperatorBuilder(assigner)
 
         def key_of(tagged: Any) -> Any:
             side, value = tagged
             return (second_keys if side else first_keys).of_value(value)
 
         self._key_of = key_of
-        self._refinements: list[tuple[str, Any]] = []
-        if not isinstance(assigner, WindowAssigner):
-            raise TypeError(f"a WindowAssigner is needed, got {assigner!r}")
 
     def trigger(self: _Windows, trigger: Trigger) -> _Windows:
         """Evaluate windows when this says so; it sees pairs of the stream's number and value."""
-        self._refinements.append(("trigger", trigger))
+        self._builder.trigger(trigger)
         return self
 
     def evictor(self: _Windows, evictor: Evictor) -> _Windows:
         """Leave records out when a window is evaluated."""
-        self._refinements.append(("evictor", evictor))
+        self._builder.evictor(evictor)
         return self
 
     def allowed_lateness(self: _Windows, time_ms: int | Time | Duration) -> _Windows:
         """Keep windows for so long after their end; late records fire them again."""
-        self._refinements.append(("allowed_lateness", time_ms))
+        self._builder.allowed_lateness(time_ms)
         return self
 
     def _apply(
@@ -1494,14 +1421,9 @@ class _TwoInWindows:
             stream.map(_Tag(side)).name(f"Input{side + 1}")
             for side, stream in enumerate((self._first, self._second))
         ]
-        windowed: WindowedStream = tagged[0].union(tagged[1]).key_by(self._key_of).window(
-            self._assigner
-        )  # fmt: skip
-        for method, argument in self._refinements:
-            getattr(windowed, method)(argument)
-        return windowed.apply(function, output_type).name(
-            f"{type(self._assigner).__name__}, {name}"
-        )
+        keyed = tagged[0].union(tagged[1]).key_by(self._key_of)
+        operator = self._builder.build(ListContents(), function, keyed._keys)
+        return keyed._then_keyed(self._builder.title(name), operator, output_type)
 
 
 class _OfBoth(WindowFunction[Any, Any, Any, Any]):
@@ -1571,16 +1493,10 @@ class WindowedJoin(_TwoInWindows):
         >>> pairs.execute_and_collect(limit=2)
         [Row(id=7, name='Ada', t=1, item='cup', t_right=5, window_start=0, window_end=10)]
         """
-        assigner = self._assigner
-        if not _is_tumbling(assigner) or self._refinements:
-            raise StreamError(
-                "a join of columns is for tumbling windows of event time, without triggers, "
-                "evictors and lateness; use apply() for others"
-            )
+        operator = self._builder.build_join(*self._keys, right_suffix)
         first = self._first.key_by(self._keys[0].selector)
         second = self._second.key_by(self._keys[1].selector)
-        operator = WindowJoinOperator(assigner.size, assigner.offset, *self._keys, right_suffix)
-        name = f"{type(assigner).__name__}, Join columns"
+        name = self._builder.title("Join columns")
         return two_input_stream(name, operator, first, second, None, True)
 
 
