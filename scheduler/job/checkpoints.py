@@ -217,10 +217,8 @@ class Checkpoints(NoCheckpoints):
         """Whether tasks may have worked since the job was, or could have been, restored."""
         self._is_next_global = True
         """Whether the coordinators of operators go back with the next tasks."""
-        self._was_stopping = False
-        """Whether the job was being stopped with a savepoint when the coordinator was told last."""
         self._were_requested: frozenset[int] = frozenset()
-        """What users had asked for, and was under way, by then."""
+        """What users had asked for, and was under way, when the coordinator was told last."""
         self._latest_looked_at: CompletedCheckpoint | None = None
         self._key_groups: dict[JobVertexID, int] = {}
         """Of that checkpoint."""
@@ -445,9 +443,8 @@ class Checkpoints(NoCheckpoints):
     def _steps(self, actions: Iterable[CheckpointAction]) -> list[Step]:
         """The same in terms of the job."""
         steps = [step for action in actions for step in self._step(action)]
-        was_stopping, self._was_stopping = self._was_stopping, self.is_stopping
         requested, self._were_requested = self._were_requested, self.requested_under_way
-        if (was_stopping and not self._was_stopping) or requested - self._were_requested:
+        if requested - self._were_requested:
             steps.append(SnapshotIsOver())
         return steps
 

@@ -226,9 +226,8 @@ CheckpointEvent = (
 
 @dataclass(frozen=True, slots=True)
 class SnapshotIsOver(Transition):
-    """What a user had asked for is complete, or given up; or the job was being stopped with a
-    savepoint, and is not any more.  It goes on, unless the same event has ended it or restarts
-    it."""
+    """What a user had asked for is complete, or given up, be it the savepoint of a stop.  The job
+    goes on, unless the same event has ended it or restarts it."""
 
     phase = Phase.RESTART
 

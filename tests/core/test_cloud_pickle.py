@@ -3,6 +3,7 @@ with their slots."""
 
 from __future__ import annotations
 
+import enum
 import io
 import pickle
 import subprocess
@@ -113,6 +114,21 @@ def test_objects_with_slots_come_back_from_another_process() -> None:
     assert [type(value) for value in back] == [type(value) for value in values]
     assert [value.there for value in back] == [1] * len(values)
     assert back[3].other == "default"
+
+
+def test_enumerations_with_slots_are_left_to_cloudpickle() -> None:
+    """They have no place for other attributes anyhow, and are not made as other classes are."""
+
+    class Colour(enum.Enum):
+        __slots__ = ()
+        RED = 1
+
+    pickled = cloud_pickle.dumps([Colour.RED])
+    program = "import pickle, sys; print(pickle.loads(sys.stdin.buffer.read()))"
+    shown = subprocess.run(
+        [sys.executable, "-c", program], input=pickled, capture_output=True, check=False
+    )
+    assert shown.stdout == b"[<Colour.RED: 1>]\n", shown.stderr.decode()
 
 
 def test_named_tuples_make_their_slots_themselves() -> None:

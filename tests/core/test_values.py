@@ -343,3 +343,63 @@ def test_a_frozen_dataclass_around_another_is_not_copied() -> None:
     nested = Point(1, Point(2, (3, 4)))
     assert own(nested) is nested
     assert own(Point(1, Point(2, [3]))).y.y is not nested.y.y
+
+
+def test_a_frozen_value_that_is_somewhere_twice_is_one_value_in_the_copy() -> None:
+    nested = Point(1, (2, 3))
+    first, second = own([nested, nested])
+    assert first is second is nested
+
+
+@dataclasses.dataclass(frozen=True)
+class OneSlot:
+    __slots__ = "part"
+    part: Any
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OneSlot, (self.part,)
+
+
+@dataclasses.dataclass(frozen=True)
+class SlotsAndMore:
+    __slots__ = ("__dict__", "part")
+    part: Any
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SlotsAndMore, (self.part,), self.__dict__
+
+
+def test_the_only_slot_of_a_frozen_class_is_copied() -> None:
+    value = OneSlot([1])
+    assert own(value).part is not value.part
+
+
+def test_what_a_frozen_class_has_besides_its_slots_is_copied_if_it_can_be_changed() -> None:
+    value: Any = SlotsAndMore("a")
+    assert own(value) is value
+    object.__setattr__(value, "note", [1])
+    assert own(value).note is not value.note
+
+
+class OpenModel(pydantic.BaseModel):
+    part: Any
+
+
+class WideModel(pydantic.BaseModel, frozen=True, extra="allow"):
+    pass
+
+
+class SecretModel(pydantic.BaseModel, frozen=True):
+    _part: list[int] = pydantic.PrivateAttr(default_factory=list)
+
+
+def test_models_that_can_be_changed_in_any_way_are_copied() -> None:
+    value = OpenModel(part="a")
+    owned = own(value)
+    value.part = "b"
+    assert owned.part == "a"
+    kind: Any = WideModel
+    wide = kind(part=[1])
+    assert own(wide).part is not wide.part
+    secret = SecretModel()
+    assert own(secret)._part is not secret._part

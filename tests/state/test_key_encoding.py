@@ -175,6 +175,53 @@ def test_different_keys_have_different_encodings() -> None:
     assert len(set(encodings)) == len(DIFFERENT)
 
 
+HERE = "20" + b"tests.state.test_key_encoding".hex() + "00"
+ROWS = "20" + b"flinkray.streaming.records.row".hex() + "00"
+
+
+@pytest.mark.parametrize(
+    ("key", "encoding"),
+    [
+        (None, "01"),
+        (0, "108000"),
+        (-256, "107ffdfeff"),
+        (1 << 64, "108009010000000000000000"),
+        (0.1, "11bfb999999999999a"),
+        (math.nan, "14"),
+        (fractions.Fraction(1, 3), "121080010110800103"),
+        (1j, "1310800010800101"),
+        ("a\x00ä", "206100ffc3a400"),
+        (b"\x00", "2100ff00"),
+        ((1, "a", ()), "3010800101206100300000"),
+        (frozenset({1, 2}), "31108001011080010200"),
+        (datetime.date(2026, 1, 2), "401080030b4922"),
+        (datetime.datetime(2026, 1, 2), "421080081886c0e67f490000"),
+        (NOON, "4310800818be28a6f37c8000"),
+        (NOON.time(), "411080050a0eebb000108000"),
+        (datetime.timedelta(1), "441080064e94914f0000"),
+        (pd.NaT, "45"),
+        (uuid.UUID(int=1), "50" + 15 * "00" + "01"),
+        (
+            PurePosixPath("/a"),
+            f"605220{b'pathlib'.hex()}0020{b'PurePosixPath'.hex()}0030202f002061000000",
+        ),
+        (Color.RED, f"5152{HERE}20{b'Color'.hex()}0020{b'RED'.hex()}00"),
+        (Access.READ, f"5152{HERE}20{b'Access'.hex()}0010800101"),
+        (Point, f"52{HERE}20{b'Point'.hex()}00"),
+        (Point(1, 2), f"6052{HERE}20{b'Point'.hex()}00108001011080010200"),
+        (
+            Row(1, 2),
+            f"6052{ROWS}20{b'Row'.hex()}0052{ROWS}20{b'_rebuild'.hex()}00"
+            f"3001611080010110800102005152{ROWS}20{b'RowKind'.hex()}0020{b'INSERT'.hex()}00"
+            "0001010100",
+        ),
+    ],
+)
+def test_encodings_stay_what_they_are(key: Any, encoding: str) -> None:
+    """Savepoints have them, and a key's group is known by them."""
+    assert encode_key(key).hex() == encoding
+
+
 ATOMS = (
     st.none()
     | st.booleans()

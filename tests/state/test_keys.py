@@ -20,7 +20,9 @@ from flinkray.core.key_groups import (
     key_group_range,
     owner_of,
 )
+from flinkray.datastream.common import Row
 from flinkray.state.key_encoding import UnsupportedKeyError
+from flinkray.state.key_values import own_key
 from flinkray.state.keys import (
     KEY_KINDS,
     KeyGroupAssigner,
@@ -159,6 +161,48 @@ def test_structured_keys_hash_by_their_parts() -> None:
     assert stable_hash(np.int64(7)) == stable_hash(7)
     assert stable_hash(datetime.date(2026, 1, 2)) != stable_hash(datetime.date(2026, 1, 3))
     assert stable_hash(2**70) != stable_hash(2**71)
+
+
+@dataclasses.dataclass(unsafe_hash=True)
+class Open:
+    """Has a hash, and can be changed."""
+
+    x: object
+
+
+@dataclasses.dataclass(frozen=True)
+class Noted:
+    x: object
+    note: list[int] = dataclasses.field(compare=False)
+
+
+def test_a_key_that_somebody_can_still_change_is_kept_as_a_copy() -> None:
+    given = Open(1)
+    kept = own_key(given)
+    given.x = 2
+    assert kept == Open(1)
+
+
+def test_a_key_within_a_key_is_kept_as_a_copy_too() -> None:
+    inner = Open(1)
+    for key in (Noted(inner, []), (inner, 2), Row(inner, 2)):
+        kept = own_key(key)
+        inner.x = 3
+        assert kept != key
+        inner.x = 1
+        assert kept == key
+
+
+def test_what_does_not_count_in_a_key_is_copied_with_it() -> None:
+    given = Noted(1, [1])
+    kept = own_key(given)
+    given.note.append(2)
+    assert kept.note == [1]
+
+
+def test_a_key_that_nobody_can_change_is_kept_as_it_is() -> None:
+    for key in (Point(1, "a"), (1, "a"), frozenset({1}), (1, (2,))):
+        assert own_key(key) is key
 
 
 def test_hash_is_the_same_in_another_process() -> None:

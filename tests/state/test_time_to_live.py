@@ -89,6 +89,23 @@ def test_reading_renews_where_that_is_configured(at: Setup) -> None:
     assert state.value() is None
 
 
+def test_reading_renews_elements_and_entries_that_have_not_expired(at: Setup) -> None:
+    """KS-07"""
+    config = ttl().update_ttl_on_read_and_write().build()
+    elements = at.state(ListStateDescriptor("l"), config)
+    entries = at.state(MapStateDescriptor("m"), config)
+    for moment in (0, 60):
+        at.now = moment
+        elements.add(moment)
+        entries.put(moment, "x")
+    at.now = 110
+    assert (list(elements.get()), entries.get(0), entries.get(60)) == ([60], None, "x")
+    at.now = 209
+    assert (list(elements.get()), entries.get(60)) == ([60], "x")
+    at.now = 309
+    assert (list(elements.get()), entries.get(60)) == ([], None)
+
+
 def test_greatest_time_to_live_does_not_overflow(at: Setup) -> None:
     """KS-07"""
     state = at.state(ValueStateDescriptor("v"), ttl((1 << 63) - 1).build())

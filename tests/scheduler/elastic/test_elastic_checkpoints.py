@@ -36,6 +36,7 @@ from flinkray.scheduler.job.job_scheduler_actions import (
     DeployTasks,
     SetRequirements,
 )
+from flinkray.scheduler.reports.spans import RESCALE
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.scheduler.shared.taking_over import SourceCoordinatorPlace
 from tests.scheduler.builders import JOB, one, only
@@ -340,6 +341,17 @@ def test_job_that_fails_while_it_waits_for_a_savepoint_is_scaled_by_its_restart(
     assert [e.text for e in job.scheduler.exceptions()] == ["it broke"]
 
 
+def test_suspended_job_that_has_waited_for_a_savepoint_is_not_scaled_any_more() -> None:
+    job = running_with(2)
+    job.now += 100.0
+    job.trigger(savepoint())
+    job.has(4)
+    job.tell("suspend", "another leads")
+    job.confirm_cancellations()
+    assert job.status is JobStatus.SUSPENDED
+    assert RESCALE not in [span.name for span in job.scheduler.take_spans()]
+
+
 def test_periodic_checkpoint_does_not_hold_up_the_scaling_of_a_job() -> None:
     job = running_with(2)
     job.now += 100.0
@@ -556,6 +568,29 @@ def given_checkpoint(job_id: JobID, *, in_flight: bool) -> CompletedCheckpoint:
         job_id, 7, 1000, SnapshotKind.CHECKPOINT, operators, flinkray_version="x"
     )
     return CompletedCheckpoint(metadata, savepoint(), "/sp/_metadata")
+
+
+def test_elastic_job_with_checkpoints_of_its_own_needs_no_data_in_flight() -> None:
+    """It goes on from those, whatever it was started from at first."""
+    left = running_with(4).scheduler._checkpoints._coordinator.retained  # type: ignore[attr-defined]
+    job = ElasticCheckpoints(graph=graph())
+    job.scheduler.checkpoints_recovered(left)
+    job.tell("start_from_savepoint", given_checkpoint(JobID.generate(), in_flight=True))
+    job.tell("start")
+    job.has(4)
+    assert job.ended is None
+    assert job.key_groups().keys() == {"b1", "b2", "b3", "b4"}
+
+
+def test_job_with_a_fixed_parallelism_is_started_from_another_jobs_data_in_flight() -> None:
+    job = CheckpointedJob(
+        checkpointed_graph(stream_vertex("a", 2), stream_vertex("b", 4, max_parallelism=128))
+    )
+    job.tell("start_from_savepoint", given_checkpoint(JobID.generate(), in_flight=True))
+    job.run()
+    assert job.status is JobStatus.RUNNING
+    restored = [task.restored for task in job.tasks.values() if task.restored is not None]
+    assert any(it.state is not None and it.state.operators["b"].input_channels for it in restored)
 
 
 @pytest.mark.parametrize("in_flight", [False, True])

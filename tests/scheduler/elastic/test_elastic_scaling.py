@@ -102,6 +102,13 @@ def test_other_bounds_leave_a_number_of_key_groups_that_is_set() -> None:
     assert changed.vertices == (replace(own, parallelism=6),)
 
 
+def test_a_vertex_that_cannot_have_several_subtasks_is_refused_them_for_that_reason() -> None:
+    """DI-20: it would not have them with more key groups either."""
+    alone = replace(elastic("a", 1, 1), non_parallel=True)
+    with pytest.raises(JobStateError, match="one subtask"):
+        with_bounds(adaptive(alone), (ParallelismBounds(A, 1, 200),))
+
+
 @pytest.mark.parametrize("own", [None, 6, 128])
 def test_bounds_beyond_the_key_groups_are_refused_by_name_with_what_is_possible(
     own: int | None,
@@ -454,6 +461,32 @@ def test_ended_job_decides_nothing() -> None:
     scaled.scaling.end(11.0)
     assert scaled.slots(4, 100.0) == scaled.scaling.nothing_runs(101.0) == []
     assert "execute with 2 subtasks" in scaled.scaling.story()
+
+
+def test_snapshots_that_began_before_there_was_a_reason_again_are_waited_for() -> None:
+    """What was waited for before counts no more: the slots have to be stable first."""
+    snapshots = {1}
+    scaling = ElasticScaling(
+        graph(elastic("a", 2, 4)), SETTINGS, snapshots=lambda: frozenset(snapshots)
+    )
+    scaling.start(0.0)
+    one(
+        scaling.timer(one(scaling.slots_changed([SMALL] * 2, 1.0), WaitFor).generation, 11.0),
+        Execute,
+    )
+    assert scaling.slots_changed([SMALL] * 4, 100.0) == []
+    timer = one(scaling.slots_changed([SMALL] * 3, 101.0), WaitFor)
+    snapshots.add(2)
+    assert scaling.timer(timer.generation, 111.0) == []
+    snapshots.remove(1)
+    assert scaling.snapshot_is_over(112.0) == []
+    snapshots.remove(2)
+    one(scaling.snapshot_is_over(113.0), Execute)
+    told = [line for line in scaling.story().splitlines() if "waits for" in line]
+    assert [line.partition("waits for ")[2].split(":")[0] for line in told] == [
+        "1 snapshots",
+        "2 snapshots",
+    ]
 
 
 class ScalingMachine(RuleBasedStateMachine):

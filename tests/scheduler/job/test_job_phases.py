@@ -5,9 +5,14 @@ from __future__ import annotations
 from flinkray.scheduler.checkpoints.errors import CheckpointFailureReason
 from flinkray.scheduler.checkpoints.properties import savepoint
 from flinkray.scheduler.graph.job_graph import NoRestart
-from flinkray.scheduler.reports.spans import Span, SpanBook
+from flinkray.scheduler.reports.checkpoint_statistics import (
+    CheckpointStatistics,
+    CheckpointStatus,
+)
+from flinkray.scheduler.reports.spans import Span, SpanBook, checkpoint_span
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
-from tests.scheduler.elastic.test_elastic_checkpoints import running_with
+from tests.scheduler.elastic.test_elastic_checkpoints import ElasticCheckpoints, running_with
+from tests.scheduler.elastic.test_elastic_checkpoints import graph as elastic_graph
 from tests.scheduler.graphs import job
 from tests.scheduler.job.checkpointed_job import CheckpointedJob, checkpointed_graph
 from tests.scheduler.job.taken_over_job import TakenOverJob
@@ -73,6 +78,20 @@ def test_what_fails_while_a_job_restarts_makes_that_longer() -> None:
     assert taken(tasks) == [("Failover", failed_at, tasks.now)]
 
 
+def test_a_task_that_begins_to_run_before_it_is_restarted_does_not_end_the_failover() -> None:
+    tasks = CheckpointedJob()
+    tasks.tell("start")
+    tasks.give()
+    tasks.report("a1 a2 b1", RUNNING)
+    tasks.fail("b1")
+    failed_at = tasks.now
+    tasks.report("b2", RUNNING)
+    assert [name for name, *_ in taken(tasks)] == ["JobInitialization"]
+    tasks.restart()
+    tasks.report("a1 a2 b1 b2", RUNNING)
+    assert taken(tasks) == [("Failover", failed_at, tasks.now)]
+
+
 def test_of_a_failover_the_attempts_before_it_are_not_awaited() -> None:
     tasks = CheckpointedJob()
     tasks.run()
@@ -108,6 +127,26 @@ def test_what_restarts_as_it_begins_has_not_begun_and_begins_by_a_failover() -> 
     assert first.end == second.begin
 
 
+def test_a_job_that_is_cancelled_as_it_begins_begins_no_longer() -> None:
+    tasks = CheckpointedJob()
+    tasks.tell("start")
+    tasks.tell("cancel")
+    assert taken(tasks) == [("JobInitialization", 1.0, 2.0)]
+
+
+def test_of_an_elastic_job_that_restarts_smaller_no_more_tasks_are_awaited() -> None:
+    tasks = ElasticCheckpoints(graph=elastic_graph())
+    tasks.tell("start")
+    tasks.has(4)
+    tasks.fail("b1")
+    tasks.has(2)
+    tasks.timer(tasks.restarted())
+    tasks.report(list(tasks.tasks), RUNNING)
+    begun, failover = tasks.scheduler.take_spans()
+    assert (begun.name, failover.name) == ("JobInitialization", "Failover")
+    assert failover.end == EPOCH + tasks.now
+
+
 def test_an_elastic_job_that_grows_is_rescaled() -> None:
     tasks = running_with(2)
     tasks.scheduler.take_spans()
@@ -134,6 +173,7 @@ def test_a_take_over_ends_when_it_is_decided_what_goes_on() -> None:
     assert "2 running" in str(span.attributes["summary"])
     assert span.failure is None
     tasks.report(list(tasks.tasks), RUNNING)
+    tasks.tell("cancel")
     assert taken(tasks) == []
 
 
@@ -170,6 +210,12 @@ def test_each_checkpoint_and_savepoint_is_a_span() -> None:
     assert all(span.name == "Checkpoint" and span.end > span.begin > EPOCH for span in spans)
     assert spans[0].attributes["fullSize"]
     assert [span.failure is None for span in spans] == [True, True, False]
+
+
+def test_a_checkpoint_is_told_in_seconds_from_its_trigger_to_its_end() -> None:
+    over = CheckpointStatistics(7, CheckpointStatus.COMPLETED, False, 5000, 1.5, 2, 2)
+    span = checkpoint_span(over)
+    assert (span.begin, span.end) == (5.0, 6.5)
 
 
 def _told(span: Span) -> tuple[object, ...]:

@@ -156,6 +156,8 @@ def test_times_of_a_job_are_wall_clock_times() -> None:
     overview, details = tasks.scheduler.overview(), tasks.scheduler.details()
     assert (overview.start_time, overview.end_time) == (1_000_000.0, 1_000_000.0 + tasks.now)
     assert (details.start_time, details.end_time) == (overview.start_time, overview.end_time)
+    assert before.last_modified == 1_000_001.0
+    assert overview.last_modified == overview.end_time
 
 
 def test_a_job_that_could_never_run_is_refused() -> None:
