@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -14,6 +15,7 @@ from flinkray.client.cli_settings import UNKNOWN_JOB, Settings
 from flinkray.core.config import Configuration
 from flinkray.core.ids import JobID
 from flinkray.core.options import CLUSTER_ID
+from flinkray.core.resources import MOST_CORES
 
 if TYPE_CHECKING:
     from flinkray.client.cluster_client import ClusterClient
@@ -100,6 +102,19 @@ def say(as_json: bool, text: str, result: dict[str, object]) -> None:
 
         text = to_json(result)
     click.echo(text)
+
+
+def cores(text: str | float) -> float:
+    """Raises click.BadParameter: no slot can have so many."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number <= MOST_CORES:
+        raise click.BadParameter(
+            f"{text!r} is no number of CPU cores: write for example 1 or 0.5, at most {MOST_CORES}"
+        )
+    return number
 
 
 def _pair(text: str) -> tuple[str, str]:

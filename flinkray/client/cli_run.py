@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from flinkray.client import cli_output
 from flinkray.client.attached_run import LeftRunning, ProgressDisplay, run_attached
-from flinkray.client.cli_options import common, connect, pairs, settings
+from flinkray.client.cli_options import common, connect, cores, pairs, settings
 from flinkray.client.cli_settings import FAILED, INTERRUPTED, note
 from flinkray.client.pipeline_loader import load_pipeline
 from flinkray.client.savepoint_locations import absolute_location
@@ -59,7 +59,14 @@ class _RunCommand(click.Command):
     show_default=True,
     help="Slots = Spark executors; of streams, the subtasks of operators that have none set.",
 )
-@click.option("--cpu", default=1.0, show_default=True, help="Of a pipeline: cores of each slot.")
+@click.option(
+    "--cpu",
+    type=cores,
+    default=1.0,
+    show_default=True,
+    metavar="FLOAT",
+    help="Of a pipeline: cores of each slot.",
+)
 @click.option("--memory", default="1g", show_default=True, help="Of a pipeline: each slot's.")
 @click.option("--name", help="Of a pipeline's job.  Default: the function's.")
 @click.option("--detached", is_flag=True, help="Of a pipeline: print the job id, do not wait.")

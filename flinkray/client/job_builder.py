@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from flinkray.client.spark_checks import check_spark_stage
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.ids import JobID, JobVertexID
-from flinkray.core.resources import ResourceProfile, parse_memory_size
+from flinkray.core.resources import ResourceProfile, parse_memory_size, slot_resources
 from flinkray.scheduler.graph.job_graph import (
     SPARK,
     Invokable,
@@ -79,7 +79,7 @@ def spark_job(
 def slot_profile(cpu: float, memory: int | str) -> ResourceProfile:
     """Raises ConfigurationError: no slot can be like this."""
     try:
-        return ResourceProfile(cpu, parse_memory_size(memory))
+        return slot_resources(cpu, parse_memory_size(memory))
     except (ValueError, TypeError) as error:
         raise ConfigurationError(f"a slot of cpu={cpu!r}, memory={memory!r}: {error}") from error
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID
-from flinkray.core.resources import ResourceProfile, parse_memory_size
+from flinkray.core.resources import parse_memory_size, slot_resources
 from flinkray.scheduler.graph.job_graph import (
     DEFAULT_SLOT_SHARING_GROUP,
     PYTHON,
@@ -105,7 +105,7 @@ class PythonJobBuilder:
             raise ConfigurationError(f"a vertex takes a function of a TaskContext: {function!r}")
         label = name or getattr(function, "__name__", None) or type(function).__name__
         try:
-            profile = ResourceProfile(cpu, parse_memory_size(memory))
+            profile = slot_resources(cpu, parse_memory_size(memory))
         except (ValueError, TypeError) as error:
             raise ConfigurationError(f"a slot of {cpu=!r}, {memory=!r}: {error}") from error
         vertex = JobVertex(

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Generic, TypeVar
 
 from flinkray.core.errors import ConfigurationError
-from flinkray.core.resources import format_memory_size, parse_memory_size
+from flinkray.core.resources import MOST_CORES, format_memory_size, parse_memory_size
 
 T = TypeVar("T")
 
@@ -179,7 +179,7 @@ def cores() -> ValueType[float]:
         if isinstance(value, bool) or not isinstance(value, (str, int, float)):
             raise TypeError("not a number")
         number = float(value)
-        if not 0 < number < float("inf"):
+        if not 0 < number <= MOST_CORES:
             raise ValueError("out of range")
         return number
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Mapping
 from dataclasses import field
 from functools import lru_cache
+from numbers import Real
 
 from flinkray.core.message import message
 from flinkray.core.schema import stored
 
 _UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+MOST_CORES = 1_000_000
+MOST_MEMORY = 2**49
+"""Bytes.  Ray counts with 64 bits, in parts of 1/10000, and no node has as much."""
+
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([bkmgt]?)(?:i?b)?\s*", re.IGNORECASE)
 
 
@@ -25,7 +32,26 @@ def parse_memory_size(text: str | int) -> int:
     match = _SIZE.fullmatch(text)
     if match is None:
         raise ValueError(f"not a memory size: {text!r} (write for example 512m or 1.5g)")
-    return int(float(match[1]) * _UNITS[match[2].lower()])
+    size = float(match[1]) * _UNITS[match[2].lower()]
+    if math.isinf(size):
+        raise ValueError(f"not a memory size: a number of {len(match[1])} digits")
+    return int(size)
+
+
+def slot_resources(
+    cpu: float, memory: int, extended: Mapping[str, float] | None = None
+) -> ResourceProfile:
+    """What each slot is to have, as a user asks for it.
+
+    Raises:
+        ValueError: no node has as much, or this is no amount; the text names it.
+    """
+    amounts = (("cpu", cpu, MOST_CORES), ("memory", memory, MOST_MEMORY))
+    others = ((name, amount, MOST_MEMORY) for name, amount in (extended or {}).items())
+    for name, amount, most in (*amounts, *others):
+        if not isinstance(amount, Real) or isinstance(amount, bool) or not 0 <= amount <= most:
+            raise ValueError(f"{name} must be a number from 0 to {most}, not {amount!r}")
+    return ResourceProfile(float(cpu), int(memory), dict(extended or {}))
 
 
 def format_memory_size(size: int) -> str:
@@ -53,8 +79,8 @@ class ResourceProfile:
 
     def __post_init__(self) -> None:
         for name, amount in (("cpu", self.cpu), ("memory", self.memory), *self.extended.items()):
-            if not amount >= 0:
-                raise ValueError(f"resource {name} must not be negative: {amount}")
+            if not 0 <= amount < math.inf:
+                raise ValueError(f"resource {name} must be finite and not negative: {amount}")
         # As Ray would give them back: what was reserved must equal what is recovered.
         extended = {n: _round(a) for n, a in self.extended.items() if _round(a) > 0}
         object.__setattr__(self, "cpu", _round(self.cpu))

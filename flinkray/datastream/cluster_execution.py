@@ -24,7 +24,7 @@ from flinkray.core.config import Configuration
 from flinkray.core.errors import ConfigurationError, FlinkRayError
 from flinkray.core.ids import JobID, JobVertexID
 from flinkray.core.job_options import CHECKPOINTING_MODE, CHECKPOINTING_UNALIGNED, JOB_KEYS
-from flinkray.core.resources import ResourceProfile
+from flinkray.core.resources import ResourceProfile, slot_resources
 from flinkray.datastream.closeable_iterator import CloseableIterator
 from flinkray.datastream.common.job_client import JobClient
 from flinkray.datastream.common.job_execution_result import JobExecutionResult
@@ -172,12 +172,19 @@ def _profiles(groups: dict[str, SlotSharingGroup]) -> dict[str, ResourceProfile]
 
 
 def slot_profile(group: SlotSharingGroup) -> ResourceProfile | None:
-    """What a slot of the group must have; None: nothing in particular."""
+    """What a slot of the group must have; None: nothing in particular.
+
+    Raises:
+        ConfigurationError: no slot can have it.
+    """
     if group.cpu_cores is None:
         return None
     parts = (group.task_heap_memory, group.task_off_heap_memory, group.managed_memory)
     memory = sum(part.get_bytes() for part in parts if part is not None)
-    return ResourceProfile(group.cpu_cores, memory, group.get_external_resources())
+    try:
+        return slot_resources(group.cpu_cores, memory, group.get_external_resources())
+    except ValueError as error:
+        raise ConfigurationError(f"slot-sharing group {group.name!r}: {error}") from error
 
 
 def run(cluster: ClusterClient, job: JobGraph, settings: dict[str, str]) -> JobExecutionResult:

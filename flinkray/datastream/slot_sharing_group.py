@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import total_ordering
 
+from flinkray.core.resources import MOST_CORES, MOST_MEMORY
+
 
 @total_ordering
 class MemorySize:
@@ -74,8 +76,10 @@ class Builder:
     _external: dict[str, float] = field(default_factory=dict)
 
     def set_cpu_cores(self, cpu_cores: float) -> Builder:
-        if cpu_cores <= 0:
-            raise ValueError(f"CPU cores must be positive, got {cpu_cores}")
+        if not 0 < cpu_cores <= MOST_CORES:
+            raise ValueError(
+                f"CPU cores must be positive and at most {MOST_CORES}, got {cpu_cores}"
+            )
         self._cpu_cores = cpu_cores
         return self
 
@@ -103,6 +107,10 @@ class Builder:
         return self.set_managed_memory(MemorySize.of_mebi_bytes(managed_memory_mb))
 
     def set_external_resource(self, name: str, value: float) -> Builder:
+        if not 0 <= value <= MOST_MEMORY:
+            raise ValueError(
+                f"external resource {name!r} must be from 0 to {MOST_MEMORY}, got {value}"
+            )
         self._external[name] = value
         return self
 

@@ -89,7 +89,10 @@ def output(capsys: pytest.CaptureFixture[str]) -> Output:
         (["run", "--python", "--parallelism", "0", "{script}"], "0 is not in the range x>=1"),
         (["run", "{script}", "--parallelism", "many"], "'many' is not a valid integer"),
         (["run", "{script}", "--memory", "lots"], "not a memory size: 'lots'"),
-        (["run", "{script}", "--cpu", "0"], "CPU"),
+        *(
+            (["run", "{script}", "--cpu", cpu], f"{cpu!r} is no number of CPU cores")
+            for cpu in ("0", "inf", "nan", "-1", "1e300", "two")
+        ),
         (["run", "{script}", "--spark-conf", "x"], "'x' is not of the form key=value"),
         (["run", "{script}", "--restarts", "-1"], "-1 is not in the range"),
         (["run", "{script}", "--address", "local", "--detached"], "--detached needs a cluster"),

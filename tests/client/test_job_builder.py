@@ -57,6 +57,7 @@ def test_name_and_id_are_taken_where_given_and_ids_are_new_otherwise() -> None:
         ({"memory": "1 parsec"}, ConfigurationError, "1 parsec"),
         ({"memory": None}, ConfigurationError, "memory=None"),
         ({"cpu": -1}, ConfigurationError, "cpu=-1"),
+        ({"cpu": float("inf")}, ConfigurationError, "cpu must be a number from 0 to 1000000"),
         ({"cpu": 0}, JobSubmissionError, "CPU"),
         ({"memory": "500m"}, ConfigurationError, "must be at least 682.7m|at least 68"),
         ({"spark_conf": {"spark.executor.cores": 2}}, ConfigurationError, "spark.executor.cores"),

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import re
+from typing import Any
+
 import pytest
 
-from flinkray.core.resources import ResourceProfile
+from flinkray.core.resources import ResourceProfile, parse_memory_size, slot_resources
 
 
 def test_a_profile_equals_what_ray_gives_back_of_it() -> None:
@@ -16,7 +20,38 @@ def test_a_profile_equals_what_ray_gives_back_of_it() -> None:
 
 
 def test_a_negative_or_undefined_amount_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="resource GPU must not be negative: -1"):
+    with pytest.raises(ValueError, match="resource GPU must be finite and not negative: -1"):
         ResourceProfile(1.0, 0, {"GPU": -1})
-    with pytest.raises(ValueError, match="resource cpu"):
-        ResourceProfile(float("nan"))
+    for cpu in (math.nan, math.inf):
+        with pytest.raises(ValueError, match="resource cpu"):
+            ResourceProfile(cpu)
+
+
+@pytest.mark.parametrize(
+    ("cpu", "memory", "extended", "text"),
+    [
+        (math.inf, 0, {}, "cpu must be a number from 0 to 1000000, not inf"),
+        (math.nan, 0, {}, "cpu must be a number from 0 to 1000000, not nan"),
+        (-1, 0, {}, "cpu must be a number from 0 to 1000000, not -1"),
+        (1e300, 0, {}, "cpu must be a number from 0 to 1000000, not 1e+300"),
+        ("2", 0, {}, "cpu must be a number from 0 to 1000000, not '2'"),
+        (True, 0, {}, "cpu must be a number from 0 to 1000000, not True"),
+        (1, 2**60, {}, f"memory must be a number from 0 to {2**49}, not {2**60}"),
+        (1, -1, {}, "memory must be"),
+        (1, 0, {"GPU": math.inf}, "GPU must be"),
+    ],
+)
+def test_what_no_slot_can_have_is_refused_by_name(
+    cpu: Any, memory: int, extended: dict[str, float], text: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(text)):
+        slot_resources(cpu, memory, extended)
+
+
+def test_a_slot_has_what_was_asked_for() -> None:
+    assert slot_resources(1, 2**30, {"GPU": 1}) == ResourceProfile(1.0, 2**30, {"GPU": 1.0})
+
+
+def test_a_memory_size_of_too_many_digits_is_refused() -> None:
+    with pytest.raises(ValueError, match="a number of 400 digits"):
+        parse_memory_size("9" * 400)

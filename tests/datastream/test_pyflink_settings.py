@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,11 @@ def test_slot_sharing_groups_hold_everything_or_nothing() -> None:
     built = full.set_external_resource("gpu", 2).build()
     assert built.get_task_heap_memory() == MemorySize.of_mebi_bytes(100)
     assert built.get_external_resources() == {"gpu": 2}
+    for amount in (math.inf, math.nan, -1, 1e300):
+        with pytest.raises(ValueError, match="CPU cores must be positive and at most 1000000"):
+            SlotSharingGroup.builder("g").set_cpu_cores(amount)
+        with pytest.raises(ValueError, match="external resource 'gpu' must be from 0 to"):
+            SlotSharingGroup.builder("g").set_external_resource("gpu", amount)
 
 
 def test_environment_is_configured_by_flinks_names(env: Any) -> None:
