@@ -204,6 +204,31 @@ def test_the_token_is_asked_for_and_kept_for_the_session(
         served.close()
 
 
+def test_what_is_typed_of_a_token_stays_while_the_tab_is_hidden(
+    page: Page, cluster: ThreadedCluster
+) -> None:
+    """The token is often copied from another tab."""
+    served = Served(cluster, rest_token=TOKEN)
+    try:
+        page.goto(served.url)
+        page.get_by_label("Token").fill(TOKEN[:8])
+        asked = list[str]()
+        page.on("request", lambda request: asked.append(request.url))
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        page.evaluate("window.dispatchEvent(new Event('online'))")
+        assert page.evaluate("fetch('config').then((it) => it.status)") == 401
+        assert asked == [f"{served.url}/config"], "nothing is looked at without the token"
+        expect(page.get_by_label("Token")).to_have_value(TOKEN[:8])
+        page.get_by_label("Token").fill(TOKEN)
+        page.get_by_role("button", name="Go on").click()
+        expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        page.reload()
+        expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
+    finally:
+        served.close()
+
+
 @pytest.mark.slow  # a connection that comes as the endpoint closes may be left to the collector
 def test_an_endpoint_that_goes_away_is_missed_and_found_again(page: Page, endpoint: Served) -> None:
     page.goto(endpoint.url)

@@ -21,6 +21,7 @@ let data = null; // What the view has been told last.
 let seen = null; // When that was.
 let failures = 0;
 let isPaused = false;
+let isAsking = false; // For the token: then nothing is looked at until it is given.
 let timer = 0;
 let round = new AbortController();
 
@@ -41,6 +42,7 @@ function route() {
 async function show(isNew) {
   clearTimeout(timer);
   round.abort();
+  isAsking = false;
   round = new AbortController();
   const { signal } = round;
   if (isNew) {
@@ -131,6 +133,7 @@ function report(texts) {
 }
 
 function askForToken() {
+  isAsking = true;
   report(null);
   forgetButton.hidden = true;
   const wasWrong = token.get() !== null;
@@ -180,9 +183,11 @@ document.getElementById("skip").addEventListener("click", (event) => {
 });
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) clearTimeout(timer);
-  else if (!isPaused) show(false);
+  else if (!isPaused && !isAsking) show(false);
 });
-window.addEventListener("online", () => show(false));
+window.addEventListener("online", () => {
+  if (!isAsking) show(false);
+});
 window.addEventListener("hashchange", () => {
   show(true);
 });
