@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -171,6 +172,7 @@ class GuestView:
         self._store = store
         self._tag = tag
         self._place = place
+        self._jobs = GuestJobs(store.job)
 
     def is_stopped(self) -> bool:
         return self._store.is_stopped()
@@ -185,24 +187,57 @@ class GuestView:
         return self._progress()
 
     def _progress(self) -> SparkProgress:
-        return progress_of(self._tag, self._store.jobs(), self._store.active_stages())
+        return self._jobs.look(self._store.jobs_tagged(self._tag), self._store.active_stages())
 
 
-def progress_of(
-    tag: str, jobs: list[dict[str, Any]], stages: list[dict[str, Any]]
-) -> SparkProgress:
-    """Of the Spark jobs that carry a tag.
+class GuestJobs:
+    """The Spark jobs of one guest.  Those of others are not fetched, and its own only until they
+    have ended; they count when Spark has forgotten them, too.
 
     Args:
-        jobs, stages: of all guests; the stages are those that run.
+        fetch: one by its id; None: Spark has forgotten it.
     """
-    own = [job for job in jobs if tag in job["jobTags"]]
-    own_stages = {stage_id for job in own for stage_id in job["stageIds"]}
+
+    def __init__(self, fetch: Callable[[int], Mapping[str, Any] | None]) -> None:
+        self._fetch = fetch
+        self._ended: set[int] = set()
+        """Those that Spark remembers."""
+        self._total = SparkProgress()
+        """Of all that have ended."""
+
+    def look(self, job_ids: Iterable[int], stages: Iterable[Mapping[str, Any]]) -> SparkProgress:
+        """
+        Args:
+            job_ids: those of the guest that Spark remembers.
+            stages: that run, of all guests.
+        """
+        known = set(job_ids)
+        self._ended &= known
+        own_stages: set[int] = set()
+        now = self._total
+        for job_id in sorted(known - self._ended):
+            job = self._fetch(job_id)
+            if job is None:
+                continue
+            now = _with_job(now, job)
+            if job["status"] in _ENDED:
+                self._ended.add(job_id)
+                self._total = _with_job(self._total, job)
+            else:
+                own_stages.update(job["stageIds"])
+        mine = (stage for stage in stages if stage["stageId"] in own_stages)
+        return replace(now, active_stages=progress_of_stages(mine))
+
+
+_ENDED = ("SUCCEEDED", "FAILED")
+"""Spark's JobExecutionStatus."""
+
+
+def _with_job(total: SparkProgress, job: Mapping[str, Any]) -> SparkProgress:
     return SparkProgress(
-        active_stages=progress_of_stages(s for s in stages if s["stageId"] in own_stages),
-        completed_stages=sum(job["numCompletedStages"] for job in own),
-        completed_tasks=sum(job["numCompletedTasks"] for job in own),
-        failed_tasks=sum(job["numFailedTasks"] for job in own),
+        completed_stages=total.completed_stages + job["numCompletedStages"],
+        completed_tasks=total.completed_tasks + job["numCompletedTasks"],
+        failed_tasks=total.failed_tasks + job["numFailedTasks"],
     )
 
 

@@ -20,6 +20,7 @@ class StatusStore:
         jvm = gateway.jvm
         self._context = java_context
         self._store = java_context.statusStore()
+        self._tracker = java_context.statusTracker()
         self._mapper = jvm.org.apache.spark.status.api.v1.JacksonMessageWriter().mapper()
         self._active_status = jvm.java.util.ArrayList()
         self._active_status.add(jvm.org.apache.spark.status.api.v1.StageStatus.ACTIVE)
@@ -38,9 +39,20 @@ class StatusStore:
         """Those of now and before, without the driver."""
         return [e for e in self._json(self._store.executorList(False)) if e["id"] != "driver"]
 
-    def jobs(self) -> list[dict[str, Any]]:
-        """All that Spark still remembers."""
-        return list(self._json(self._store.jobsList(self._all)))
+    def jobs_tagged(self, tag: str) -> list[int]:
+        """The ids of those that Spark still remembers."""
+        return list(self._json(self._tracker.getJobIdsForTag(tag)))
+
+    def job(self, job_id: int) -> dict[str, Any] | None:
+        """None: Spark has forgotten it."""
+        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+        try:
+            return dict(self._json(self._store.job(job_id)))
+        except Py4JJavaError as error:
+            if error.java_exception.getClass().getSimpleName() == "NoSuchElementException":
+                return None
+            raise
 
     def active_stages(self) -> list[dict[str, Any]]:
         return list(

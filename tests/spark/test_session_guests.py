@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
 from flinkray.core.resources import ResourceProfile
 from flinkray.spark.gateway import SparkSessionAccess
-from flinkray.spark.guest import progress_of
+from flinkray.spark.guest import GuestJobs
 from flinkray.spark.session_guests import EXPECTED, GuestBook, SessionGuests
 from flinkray.spark.shared_session import SparkSessionEndedError
 
@@ -100,17 +101,37 @@ def test_one_that_never_opened_says_so_to_who_waits() -> None:
     assert isinstance(guests.opened.exception(timeout=0), SparkSessionEndedError)
 
 
+def spark_job(status: str, stage: int, tasks: int) -> dict[str, Any]:
+    counts = {"numCompletedStages": 1, "numCompletedTasks": tasks, "numFailedTasks": 2}
+    return {**counts, "status": status, "stageIds": [stage]}
+
+
+def running_stage(number: int) -> dict[str, Any]:
+    counts = {"numTasks": 4, "numActiveTasks": 1, "numCompleteTasks": 3, "numFailedTasks": 0}
+    return {**counts, "stageId": number, "name": "count"}
+
+
 def test_progress_is_that_of_the_guests_own_jobs() -> None:
-    job = {"numCompletedStages": 1, "numCompletedTasks": 4, "numFailedTasks": 2}
-    stage = {"name": "count", "numTasks": 4, "numActiveTasks": 1, "numCompleteTasks": 3}
-    stage["numFailedTasks"] = 0
-    progress = progress_of(
-        "a",
-        [
-            {**job, "jobTags": ["a"], "stageIds": [1]},
-            {**job, "jobTags": ["b"], "stageIds": [2]},
-        ],
-        [{**stage, "stageId": 2}, {**stage, "stageId": 1}],
-    )
+    spark = {1: spark_job("RUNNING", 1, 4), 2: spark_job("RUNNING", 2, 4)}
+    progress = GuestJobs(spark.get).look([1], [running_stage(2), running_stage(1)])
     assert (progress.completed_stages, progress.completed_tasks, progress.failed_tasks) == (1, 4, 2)
-    assert [s.stage_id for s in progress.active_stages] == [1]
+    assert [stage.stage_id for stage in progress.active_stages] == [1]
+
+
+def test_a_job_that_has_ended_is_fetched_once_and_counts_when_spark_has_forgotten_it() -> None:
+    spark = {1: spark_job("SUCCEEDED", 1, 4), 2: spark_job("RUNNING", 2, 1)}
+    fetched: list[int] = []
+
+    def fetch(job_id: int) -> dict[str, Any] | None:
+        fetched.append(job_id)
+        return spark.get(job_id)
+
+    jobs = GuestJobs(fetch)
+    assert jobs.look([1, 2], []).completed_tasks == 5
+    spark[2] = spark_job("RUNNING", 2, 3)
+    assert jobs.look([1, 2], []).completed_tasks == 7
+    del spark[1]
+    spark[2] = spark_job("FAILED", 2, 3)
+    assert jobs.look([2, 3], []).completed_tasks == 7  # 3 is forgotten since its id was known
+    assert jobs.look([2], []).completed_tasks == 7
+    assert fetched == [1, 2, 2, 2, 3]
