@@ -124,7 +124,7 @@ class RestoredColumns:
     def __init__(self, name: str, kind: str, namespaced: bool) -> None:
         self.kind = kind
         self.namespaced = namespaced
-        self._name = name
+        self.name = name
         self._groups: dict[int, list[_Part]] = {}
         """By key group, oldest first."""
         self._pickled: set[str] = set()
@@ -149,7 +149,7 @@ class RestoredColumns:
             f"{'per-window ' if windows else ''}{of}"
             for of, windows in ((self.kind, self.namespaced), (kind, namespaced))
         )
-        return StateError(f"state {self._name!r} was stored as {was} and is asked for as {now}")
+        return StateError(f"state {self.name!r} was stored as {was} and is asked for as {now}")
 
     def frames(self) -> dict[int, list[ColumnarFrame]]:
         """By key group; what comes later counts."""
@@ -161,7 +161,7 @@ class RestoredColumns:
         for part in reversed(parts):
             if part.removed is not None:
                 removed = part.removed if removed is None else max(removed, part.removed)
-            for frame in reversed(list(read_frames(self._name, part.payload))):
+            for frame in reversed(list(read_frames(self.name, part.payload))):
                 kept = self._without(removed, frame)
                 if kept.batch.num_rows:
                     frames.append(kept)

@@ -29,6 +29,7 @@ from flinkray.state.errors import StateError
 from flinkray.state.interfaces import ArrayState
 from flinkray.state.key_numbers import KeyNumbers, Slots
 from flinkray.state.keys import KeyGroupAssigner
+from flinkray.state.serializers import check_key_groups
 from flinkray.state.snapshots import ColumnarSnapshot
 from flinkray.state.value_encoding import ValueEncoder
 
@@ -417,17 +418,26 @@ class ColumnarTable:
         self.log.captured(checkpoint_id)
         return capture
 
-    def restore(self, restored: RestoredColumns) -> None:
+    def restore(self, restored: RestoredColumns, assign: KeyGroupAssigner) -> None:
         """Take over what was stored, before any column is asked for.
 
+        Args:
+            assign: says the key groups of the keys now.
+
         Raises:
-            StateError: columns have been asked for, or what was stored is of another kind.
+            StateError: columns have been asked for, what was stored is of another kind, or its keys
+                are in other key groups now.
         """
         if self._columns:
             raise StateError("a table is restored before its columns are used, not afterwards")
         if (restored.kind, restored.namespaced) != (NUMBERS, self.namespaced):
             raise restored.unlike(NUMBERS, self.namespaced)
-        frames = [frame for frames in restored.frames().values() for frame in frames]
+        frames = []
+        for group, of_group in restored.frames().items():
+            for frame in of_group:
+                assert frame.keys is not None
+                check_key_groups(f"state {restored.name!r}", frame.keys, group, assign)
+            frames += of_group
         for frame in frames:
             for field in frame.batch.schema:
                 if field.name.startswith(_PREFIX):

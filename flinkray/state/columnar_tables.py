@@ -26,11 +26,17 @@ class ColumnarTables:
         """Whether any was asked for."""
         return bool(self._tables)
 
-    def columns(self, name: str, namespaced: bool, known: Iterable[int]) -> ColumnarTable:
-        """*known*: captures that others may begin at.  Raises StateError."""
+    def columns(
+        self, name: str, namespaced: bool, assign: KeyGroupAssigner, known: Iterable[int]
+    ) -> ColumnarTable:
+        """*known*: captures that others may begin at.
+
+        Raises:
+            StateError: the state is of another kind, or was stored for keys of other key groups.
+        """
         table = self._tables.get(name)
         if table is None:
-            table = self._with_restored(name, ColumnarTable(namespaced), known)
+            table = self._with_restored(name, ColumnarTable(namespaced), assign, known)
         assert isinstance(table, ColumnarTable)
         return table
 
@@ -45,14 +51,17 @@ class ColumnarTables:
         """The same of rows."""
         table = self._tables.get(name)
         if table is None:
-            table = self._with_restored(name, RowTable(namespaced, keys_of, assign), known)
+            table = RowTable(namespaced, keys_of, assign)
+            table = self._with_restored(name, table, assign, known)
         assert isinstance(table, RowTable)
         return table
 
-    def _with_restored(self, name: str, table: ColumnarT, known: Iterable[int]) -> ColumnarT:
+    def _with_restored(
+        self, name: str, table: ColumnarT, assign: KeyGroupAssigner, known: Iterable[int]
+    ) -> ColumnarT:
         restored = self.restored.get(name)
         if restored is not None:
-            table.restore(restored)
+            table.restore(restored, assign)
             del self.restored[name]
         for checkpoint_id in known:  # what was restored was in those captures
             table.log.captured(checkpoint_id)

@@ -148,7 +148,8 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         return self._queues.setdefault(name, HeapTimerQueue())
 
     def columns(self, name: str = ARRAYS, namespaced: bool = False) -> ColumnarTable:
-        return self._columnar.columns(name, namespaced, self._known or ())
+        assign = KeyGroupAssigner(self.max_parallelism, self.hash_of)
+        return self._columnar.columns(name, namespaced, assign, self._known or ())
 
     def rows(self, name: str, namespaced: bool = False, keys_of: KeysOf | None = None) -> RowTable:
         assign = KeyGroupAssigner(self.max_parallelism, self.hash_of)

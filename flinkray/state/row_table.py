@@ -25,7 +25,9 @@ from flinkray.state.columnar_snapshots import (
     by_group,
 )
 from flinkray.state.errors import StateError
+from flinkray.state.key_encoding import UnsupportedKeyError
 from flinkray.state.keys import KeyGroupAssigner, key_groups_of_array
+from flinkray.state.serializers import check_key_groups, of_another_key_type
 from flinkray.state.snapshots import ColumnarSnapshot
 from flinkray.state.value_encoding import ValueEncoder
 
@@ -209,22 +211,39 @@ class RowTable:
         self.log.captured(checkpoint_id)
         return RowsCapture(self.namespaced, begin is None, removed, parts, self.keys_of)
 
-    def restore(self, restored: RestoredColumns) -> None:
+    def restore(self, restored: RestoredColumns, assign: KeyGroupAssigner) -> None:
         """Take over what was stored.
 
+        Args:
+            assign: says the key groups of the keys now.
+
         Raises:
-            StateError: it is of another kind, or there are rows.
+            StateError: it is of another kind, there are rows, or keys that are a column are in
+                other key groups now.
         """
         if self._parts:
             raise StateError("a table is restored before it has rows, not afterwards")
         if (restored.kind, restored.namespaced) != (ROWS, self.namespaced):
             raise restored.unlike(ROWS, self.namespaced)
         if self.keys_of is not None:
-            frames = [frame for part in restored.frames().values() for frame in part]
+            frames = []
+            for group, of_group in restored.frames().items():
+                for batch in as_few(frame.batch for frame in of_group):
+                    self._check(f"state {restored.name!r}", batch, group, assign)
+                frames += of_group
             self._take_over(frames, None)
             return
         for group, frames in restored.frames().items():
             self._take_over(frames, group)
+
+    def _check(self, of: str, batch: pa.RecordBatch, group: int, assign: KeyGroupAssigner) -> None:
+        """Raises StateMigrationError: the key of a row is in another key group now."""
+        assert self.keys_of is not None
+        try:
+            keys = self.keys_of(batch).unique()
+        except UnsupportedKeyError as error:
+            raise of_another_key_type(of, error) from error
+        check_key_groups(of, keys, group, assign)
 
     def _take_over(self, frames: Iterable[ColumnarFrame], group: int | None) -> None:
         for batch in as_few(frame.batch for frame in frames):

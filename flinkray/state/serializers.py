@@ -16,10 +16,11 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from flinkray.state.descriptors import StateDescriptor
 from flinkray.state.errors import StateMigrationError
-from flinkray.state.keys import KeyGroupAssigner
+from flinkray.state.keys import KeyGroupAssigner, key_groups_of_array
 from flinkray.state.stored_forms import SerializerSnapshot
 from flinkray.state.value_columns import ValueColumn
 from flinkray.state.value_encoding import (
@@ -235,25 +236,36 @@ def check_keys(name: str, stored_as: SerializerSnapshot) -> None:
 
 
 def check_key_groups(
-    of: str, keys: Sequence[Any], key_group: int, assign: KeyGroupAssigner
+    of: str, keys: Sequence[Any] | pa.Array, key_group: int, assign: KeyGroupAssigner
 ) -> None:
     """Raises StateMigrationError: keys that were stored in a key group are in another one, where
     nobody would find what they have."""
     try:
-        groups = assign.of_all(keys)
+        if isinstance(keys, pa.Array):
+            groups = key_groups_of_array(keys, assign.max_parallelism, assign.hash_of)
+        else:
+            groups = assign.of_all(keys)
     except (ValueError, TypeError, AttributeError, OverflowError, struct.error) as error:
-        raise StateMigrationError(
-            f"{of} was stored for keys that are not of the key_type of key_by: {error}; give "
-            "key_by the key_type that it had"
-        ) from error
+        raise of_another_key_type(of, error) from error
     (others,) = np.nonzero(groups != key_group)
     if len(others):
+        key = keys[others[0]]
+        if isinstance(key, pa.Scalar):
+            key = key.as_py()
         raise StateMigrationError(
-            f"{of} was stored for {keys[others[0]]!r} in key group {key_group}, and that key is in "
+            f"{of} was stored for {key!r} in key group {key_group}, and that key is in "
             f"key group {groups[others[0]]} now, where it would not be found: give key_by the "
             "key_type that it had (or none, if it had none), and with_keyed_state of a "
             "SavepointWriter the one that key_by has"
         )
+
+
+def of_another_key_type(of: str, error: Exception) -> StateMigrationError:
+    """Keys cannot be of the type that is declared now."""
+    return StateMigrationError(
+        f"{of} was stored for keys that are not of the key_type of key_by: {error}; give key_by "
+        "the key_type that it had"
+    )
 
 
 # --- timers -----------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ def restored(
 
 def table_of(*parts: ColumnarSnapshot, own: KeyGroupRange = ALL) -> ColumnarTable:
     table = ColumnarTable()
-    table.restore(restored(parts, own))
+    table.restore(restored(parts, own), GROUP_OF)
     return table
 
 
@@ -158,7 +158,7 @@ def test_a_restored_column_keeps_its_type() -> None:
         found.column("n", np.float64)
     found.column("m", np.int64)
     with pytest.raises(StateError, match="before its columns are used"):
-        found.restore(restored([snapshot]))
+        found.restore(restored([snapshot]), GROUP_OF)
 
 
 def test_columns_that_nobody_asks_for_stay() -> None:
@@ -232,7 +232,7 @@ def add(table: ColumnarTable, namespace: int, **numbers: int) -> None:
 def namespaced(*parts: ColumnarSnapshot) -> ColumnarTable:
     table = ColumnarTable(namespaced=True)
     if parts:
-        table.restore(restored(parts, namespaced=True))
+        table.restore(restored(parts, namespaced=True), GROUP_OF)
     table.column("n", np.int64)
     return table
 
@@ -317,7 +317,7 @@ def test_keys_that_are_in_no_namespace_are_forgotten() -> None:
 def test_a_table_is_restored_as_what_it_was() -> None:
     snapshot = namespaced().capture().write(GROUP_OF)
     with pytest.raises(StateError, match="stored as per-window numbers and is asked for as numb"):
-        ColumnarTable().restore(restored([snapshot], namespaced=True))
+        ColumnarTable().restore(restored([snapshot], namespaced=True), GROUP_OF)
 
 
 def test_a_table_that_is_cleared_is_empty_after_its_changes() -> None:

@@ -9,12 +9,15 @@ from dataclasses import dataclass, field, make_dataclass, replace
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from flinkray.core.key_groups import KeyGroupRange
 from flinkray.state import (
     KeyContext,
     KeyedSnapshot,
+    KeyedStateBackend,
     ListStateDescriptor,
     MapStateDescriptor,
     OperatorSnapshot,
@@ -25,11 +28,14 @@ from flinkray.state import (
 )
 from flinkray.state.key_values import as_key
 from flinkray.state.keys import KEY_KINDS, key_group_of
+from flinkray.state.row_table import RowTable
 from flinkray.state.serializers import StateSerializer
 from flinkray.state.snapshots import TableSnapshot
 from flinkray.state.stored_forms import SerializerSnapshot
+from flinkray.streaming.records.elements import Columns
+from flinkray.streaming.records.keying import Keys
 from flinkray.streaming.records.row import Row, RowKind
-from flinkray.streaming.records.typeinfo import Types
+from flinkray.streaming.records.typeinfo import TypeInformation, Types
 from tests.state.every_backend import make_backend, on_every_backend
 
 Define = Callable[..., Any]
@@ -495,3 +501,55 @@ def test_timers_of_keys_that_a_key_type_puts_elsewhere_are_refused() -> None:
     after = make_backend(now=lambda: 0, hash_of=KEY_KINDS["INT"].hash_of)
     with pytest.raises(StateMigrationError, match="a timer of 'timers' was stored for -"):
         after.restore([before.snapshot()])
+
+
+def test_columns_of_keys_that_a_key_type_puts_elsewhere_are_refused() -> None:
+    """As values are; what the keys have is found where they are in the same groups."""
+    before = make_backend(now=lambda: 0)
+    table = before.columns("numbers")
+    table.column("n", np.int64)
+    keys = list(range(-10, 0))
+    table.slots_of(keys)
+    table.values("n")[:] = 7
+    snapshot = before.snapshot()
+    refused = (
+        r"state 'numbers' was stored for -\d+ in key group \d+, and that .*key_by the key_type"
+    )
+    for key_type, text in (("INT", refused), ("DOUBLE", refused), ("STRING", "of the key_type")):
+        after = make_backend(now=lambda: 0, hash_of=KEY_KINDS[key_type].hash_of)
+        after.restore([snapshot])
+        with pytest.raises(StateMigrationError, match=text):
+            after.columns("numbers")
+    after = make_backend(now=lambda: 0, hash_of=KEY_KINDS["LONG"].hash_of)
+    after.restore([snapshot])
+    found = after.columns("numbers")
+    found.column("n", np.int64)
+    assert sorted(found.keys) == keys
+    assert found.values("n").tolist() == [7] * len(keys)
+
+
+def test_rows_of_keys_that_a_key_type_puts_elsewhere_are_refused() -> None:
+    columns = Columns(pa.record_batch({"k": list(range(-10, 0))}))
+
+    def table_of(backend: KeyedStateBackend, key_type: TypeInformation | None) -> RowTable:
+        keys = Keys("k", key_type)
+        return backend.rows("rows", keys_of=lambda batch: keys.of_columns(Columns(batch)))
+
+    before = make_backend(now=lambda: 0)
+    table_of(before, None).append(columns.batch)
+    snapshot = before.snapshot()
+    refused = (
+        r"state 'rows' was stored for -\d+(\.0)? in key group \d+, and that .*key_by the key_ty"
+    )
+    for key_type, text in (
+        (Types.INT(), refused),
+        (Types.DOUBLE(), refused),
+        (Types.STRING(), "state 'rows' was stored for keys that are not of the key_type"),
+    ):
+        after = make_backend(now=lambda: 0, hash_of=Keys("k", key_type).hash_of)
+        after.restore([snapshot])
+        with pytest.raises(StateMigrationError, match=text):
+            table_of(after, key_type)
+    after = make_backend(now=lambda: 0, hash_of=KEY_KINDS["LONG"].hash_of)
+    after.restore([snapshot])
+    assert sum(rows.batch.num_rows for rows in table_of(after, Types.LONG())) == 10

@@ -33,7 +33,7 @@ def restore(table: RowTable, parts: Any, own: KeyGroupRange = ALL) -> None:
     found = RestoredColumns("rows", "rows", table.namespaced)
     for part in parts:
         found.add(part, ALL, own)
-    table.restore(found)
+    table.restore(found, ASSIGN)
 
 
 def add(table: RowTable, namespace: int, *rows: dict[str, Any]) -> None:
@@ -161,4 +161,4 @@ def test_rows_without_namespaces_are_put_together_and_cleared() -> None:
 
 def test_a_table_is_restored_as_what_it_was() -> None:
     with pytest.raises(StateError, match="stored as rows and is asked for as per-window rows"):
-        windows().restore(RestoredColumns("rows", "rows", False))
+        windows().restore(RestoredColumns("rows", "rows", False), ASSIGN)

@@ -141,7 +141,7 @@ class DiskKeyedStateBackend(KeyedStateBackend):
         return queue
 
     def columns(self, name: str = ARRAYS, namespaced: bool = False) -> ColumnarTable:
-        return self._columnar.columns(name, namespaced, self._known)
+        return self._columnar.columns(name, namespaced, self._assign, self._known)
 
     def rows(self, name: str, namespaced: bool = False, keys_of: KeysOf | None = None) -> RowTable:
         return self._columnar.rows(name, namespaced, keys_of, self._assign, self._known)
