@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from flinkray.streaming.columnar.conversion import block_to_batch, block_to_columns
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.elements import Block
-from flinkray.streaming.records.row import Row
+from flinkray.streaming.records.row import Row, RowKind
 from flinkray.streaming.records.typeinfo import TypeInformation, Types
 
 EAST = dt.timezone(dt.timedelta(hours=5))
@@ -258,6 +258,15 @@ def test_values_that_arrow_takes_for_others_are_refused(
     values: list[Any], kind: TypeInformation | None
 ) -> None:
     with pytest.raises(StreamError, match="column "):
+        rows_of(values, kind)
+
+
+@pytest.mark.parametrize("kind", [None, Types.ROW([Types.INT()])])
+def test_rows_that_change_others_are_refused(kind: TypeInformation | None) -> None:
+    values = [Row(1), Row.of_kind(RowKind.DELETE, 2)]
+    with pytest.raises(
+        StreamError, match=r"<Row\(2\)> is of the kind DELETE \(-D\), which columns"
+    ):
         rows_of(values, kind)
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.elements import Block, Columns
-from flinkray.streaming.records.row import Row
+from flinkray.streaming.records.row import Row, RowKind
 from flinkray.streaming.records.typeinfo import (
     ListTypeInfo,
     MapTypeInfo,
@@ -38,6 +38,7 @@ def block_to_batch(block: Block, type_info: TypeInformation | None = None) -> pa
     Raises:
         StreamError: values that no column can hold as they are, or that differ in type or fields.
     """
+    _refuse_changes(block.values)
     wanted = None if type_info is None else type_info.to_arrow()
     kinds: list[pa.DataType | None]
     try:
@@ -113,6 +114,18 @@ def _cast(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 Values = Sequence[Any]
+
+
+def _refuse_changes(values: Values) -> None:
+    """Raises StreamError: a row says that another one is updated or deleted, and columns do not."""
+    for value in values:
+        if isinstance(value, Row) and value.get_row_kind() is not RowKind.INSERT:
+            kind = value.get_row_kind()
+            raise StreamError(
+                f"values cannot be turned into columns: {value!r} is of the kind {kind.name} "
+                f"({kind.short_string()}), which columns do not keep: give the kind a field of its "
+                "own and the row the kind INSERT, or use functions of single rows"
+            )
 
 
 def _columns(values: Values) -> tuple[list[str], list[list[Any]]]:
