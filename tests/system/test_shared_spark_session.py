@@ -58,7 +58,11 @@ def session_jobs(client: ClusterClient) -> list[Any]:
 def test_jobs_share_a_session_and_nothing_of_each_other(
     client: ClusterClient, gate: Gate, resources_before: dict[str, float]
 ) -> None:
-    first = row_of(client.submit(flinkray.spark_job(told, **SESSION)))
+    handle = client.submit(flinkray.spark_job(told, **SESSION))
+    first = row_of(handle)
+    (vertex,) = handle.details().vertices
+    assert vertex.completed_stages >= 1
+    assert vertex.completed_tasks >= 1
     assert client.submit(flinkray.spark_job(stops, **SESSION)).result(timeout=300) is not None
 
     gated = client.submit(flinkray.spark_job(gate.pipeline(), name="gated", **SESSION))

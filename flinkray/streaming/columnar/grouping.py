@@ -39,7 +39,7 @@ class Groups(NamedTuple):
 
 def start_of(how: str, kind: np.dtype[Any]) -> Any:
     """The sum, minimum or maximum of no values."""
-    if how == "sum":
+    if how not in ("min", "max"):
         return 0
     if kind.kind == "f":
         return np.nan if how == "min" else -np.inf
@@ -49,7 +49,7 @@ def start_of(how: str, kind: np.dtype[Any]) -> Any:
 def ufunc_of(how: str, kind: np.dtype[Any]) -> np.ufunc:
     """What puts two of them together.  NaN is greater than every number, as in Flink (Java's
     ``Double.compareTo``)."""
-    if how == "sum":
+    if how not in ("min", "max"):
         return np.add
     if how == "max":
         return np.maximum

@@ -67,6 +67,17 @@ class ColumnAggregate:
             return None
         return Measure("sum" if self.how == "mean" else self.how, self.column)
 
+    @property
+    def measures(self) -> Sequence[Measure]:
+        """All that is kept for it: a mean is of the sum that did not wrap."""
+        measure = self.measure
+        if measure is None:
+            return ()
+        return (measure, measure.upper) if self.how == "mean" else (measure,)
+
+
+_UPPER = "upper"
+
 
 class Measure(NamedTuple):
     """A number kept per key and pane."""
@@ -78,6 +89,17 @@ class Measure(NamedTuple):
     def name(self) -> str:
         """In the state."""
         return f"{self.how} {self.column}"
+
+    @property
+    def upper(self) -> Measure:
+        """Of a sum of 64 bits, which wraps: the sum of its numbers' :func:`upper_halves`.  Kept
+        where numbers have 64 bits; others come to no such sum."""
+        return Measure(_UPPER, self.column)
+
+    @property
+    def sum(self) -> Measure:
+        """The reverse."""
+        return Measure("sum", self.column)
 
 
 class PaneTimes(NamedTuple):
@@ -126,13 +148,12 @@ class Panes:
         self.kinds: dict[Measure, np.dtype[Any]] = {}
         """Of the numbers of a measure, in all panes."""
         self._key_type: pa.DataType | None = None
-        measures = {a.measure for a in aggregates if a.measure is not None}
-        self._measures = sorted(measures)
+        self._measures = sorted({measure for a in aggregates for measure in a.measures})
         self._open_columns(name)
 
     def _open_columns(self, name: str) -> None:
         stored = {measure: self.table.kind_of(measure.name) for measure in self._measures}
-        missing = [measure.name for measure, kind in stored.items() if kind is None]
+        missing = [m.name for m, kind in stored.items() if kind is None and m.how != _UPPER]
         if len(self.table) and missing:
             raise StreamError(
                 f"{name}: the state that is restored has no {', '.join(missing)} of the windows "
@@ -142,6 +163,14 @@ class Panes:
         for measure, kind in stored.items():
             if kind is not None:
                 self._widen(measure, kind)
+        for measure in self._measures:
+            # Some subtasks may have stored sums of integers, which wrap, and others of doubles.
+            if self.has_upper(measure) and self.kinds[measure].kind == "f":
+                self._unwrap_all(measure)
+
+    def has_upper(self, measure: Measure) -> bool:
+        """Whether it is a sum of which the upper halves are known."""
+        return measure.how == "sum" and measure.upper in self.kinds
 
     # --- what comes -------------------------------------------------------------------------------
 
@@ -187,13 +216,32 @@ class Panes:
 
     def _numbers(self, batch: pa.RecordBatch) -> tuple[Values | None, dict[Measure, Values]]:
         """How many records each row stands for (None: itself), and what there is to be added."""
+        numbers: dict[Measure, Values] = {}
         if not is_part(batch):
-            return None, {m: _numbers(batch, m.column) for m in self._measures}
-        counts = batch.column(1).to_numpy()
-        columns = batch.columns[2:]
-        return counts, {
-            m: column.to_numpy() for m, column in zip(self._measures, columns, strict=True)
-        }
+            for measure in self._measures:
+                column = _numbers(batch, measure.column)
+                if measure.how != _UPPER:
+                    numbers[measure] = column
+                elif column.dtype in (np.int64, np.uint64) and not self._is_double(measure.sum):
+                    numbers[measure] = upper_halves(column)
+            return None, numbers
+        for measure in self._measures:
+            # No upper halves are in parts of earlier versions, and nulls where there are none.
+            if measure.name in batch.schema.names:
+                column = batch.column(measure.name)
+                if column.null_count < len(column):
+                    numbers[measure] = column.fill_null(0).to_numpy()
+            elif (total := numbers[measure.sum]).dtype.kind != "f":
+                numbers[measure] = upper_halves(total)
+        for measure in [each for each in numbers if self._is_double(each)]:
+            upper, total = numbers.pop(measure.upper, None), numbers[measure]
+            if upper is not None and total.dtype.kind != "f":
+                numbers[measure] = unwrapped(total, upper)
+        return batch.column(1).to_numpy(), numbers
+
+    def _is_double(self, measure: Measure) -> bool:
+        """Whether it is a sum that does not wrap."""
+        return measure.how == "sum" and self.kinds.get(measure) == np.float64
 
     def _wider_key_type(self, kind: pa.DataType) -> pa.DataType:
         if pa.types.is_dictionary(kind):
@@ -209,13 +257,33 @@ class Panes:
 
     def _widen(self, measure: Measure, kind: np.dtype[Any]) -> None:
         """All panes have numbers that hold these too."""
-        if measure.how == "sum":
+        if measure.how in ("sum", _UPPER):
             kind = np.dtype(np.float64 if kind.kind == "f" else np.int64)
         known = self.kinds.get(measure)
         if known is None or np.promote_types(known, kind) != known:
+            is_new = self.table.kind_of(measure.name) is None
             self.kinds[measure] = self.table.wide_column(
                 measure.name, kind, partial(start_of, measure.how)
             )
+            if measure.how == _UPPER and is_new:
+                self._begin_upper(measure)
+            elif known is not None and self.has_upper(measure):  # from integers to doubles
+                self._unwrap_all(measure)
+
+    def _begin_upper(self, measure: Measure) -> None:
+        """Of the sums that there are: of numbers of fewer bits, or stored before there was this."""
+        if measure.sum in self.kinds:
+            for pane in self.table.namespaces.values():
+                pane.values(measure.name)[:] = upper_halves(pane.values(measure.sum.name))
+                pane.touch(np.flatnonzero(pane.present()))
+
+    def _unwrap_all(self, measure: Measure) -> None:
+        """Sums have become doubles, which do not wrap."""
+        for pane in self.table.namespaces.values():
+            total, upper = pane.values(measure.name), pane.values(measure.upper.name)
+            were_integers = upper != 0
+            total[were_integers] = unwrapped(total[were_integers], upper[were_integers])
+            upper[:] = 0
 
     def _add(
         self, number: int, slots: Slots, counts: Values | None, values: dict[Measure, Values]
@@ -231,7 +299,9 @@ class Panes:
         pane.values(COUNT)[:] += added
         for measure, column in values.items():
             array = pane.values(measure.name)
-            if measure.how == "sum":
+            if measure.how in ("sum", _UPPER):
+                if array.dtype.kind == "f":
+                    column = column.astype(np.float64, copy=False)
                 array += sums_by_group(slots, column, size)
             else:
                 extremes_by_group(slots, column, array, ufunc_of(measure.how, self.kinds[measure]))
@@ -253,7 +323,7 @@ class Panes:
     def part(self, numbers: Sequence[int]) -> Columns:
         """These panes, for who goes on adding to them; a row for each of their keys."""
         slots, times, counts = [], [], []
-        values: list[list[Values]] = [[] for _ in self._measures]
+        values: dict[Measure, list[Values]] = {measure: [] for measure in self._measures}
         for number in numbers:
             pane = self.table.namespaces[number]
             count = pane.first_values(COUNT)
@@ -261,18 +331,45 @@ class Panes:
             slots.append(present)
             counts.append(count[present])
             times.append(np.full(len(present), self.times.begin_of(number), np.int64))
-            for of_measure, measure in zip(values, self._measures, strict=True):
-                of_measure.append(pane.first_values(measure.name)[present])
+            for measure, of_measure in values.items():
+                if measure in self.kinds:
+                    of_measure.append(pane.first_values(measure.name)[present])
         assert self._keys.field is not None
+        rows = sum(map(len, slots))
         batch = pa.RecordBatch.from_arrays(
             [
                 self.key_array(np.concatenate(slots)),
                 pa.array(np.concatenate(counts)),
-                *(pa.array(np.concatenate(of_measure)) for of_measure in values),
+                *(
+                    pa.array(np.concatenate(parts)) if parts else pa.nulls(rows, pa.int64())
+                    for parts in values.values()
+                ),
             ],
             names=[self._keys.field, COUNT_OF_PART, *(m.name for m in self._measures)],
         )
         return Columns(batch, np.concatenate(times))
+
+
+def upper_halves(values: Values) -> Values:
+    """By how often 2**32 goes into each number of 64 bits, rounded: of a sum of up to 2**31 numbers
+    these tell how often it has wrapped."""
+    halves: Values = values >> values.dtype.type(32)
+    if values.dtype == np.uint64:
+        return halves.astype(np.int64)
+    halves += (values >> 31) & 1
+    return halves
+
+
+def unwrapped(sums: Values, uppers: Values) -> Values:
+    """Sums modulo 2**64 as the doubles that they would be if they had not wrapped.
+
+    Args:
+        uppers: the sums of the same numbers' :func:`upper_halves`.
+    """
+    sums = sums.astype(np.float64)
+    wraps = np.rint((uppers * 2.0**32 - sums) / 2.0**64)
+    whole: Values = sums + wraps * 2.0**64
+    return whole
 
 
 def is_part(batch: pa.RecordBatch) -> bool:

@@ -18,9 +18,11 @@ from flinkray.streaming.columnar.key_group_watermarks import KeyGroupWatermarks,
 from flinkray.streaming.columnar.panes import (
     COUNT,
     ColumnAggregate,
+    Measure,
     Panes,
     PaneTimes,
     records_in,
+    unwrapped,
 )
 from flinkray.streaming.errors import StreamError, no_timestamps
 from flinkray.streaming.operators.operator import (
@@ -160,14 +162,23 @@ class WindowAggregateOperator(StreamOperator):
         if measure is None:
             number: Values = counts[present]
             return number
+        result = self._combined(measure, panes, len(counts))[present]
+        if aggregate.how != "mean":
+            return result
+        if result.dtype.kind != "f" and self._panes.has_upper(measure):
+            upper = self._combined(measure.upper, panes, len(counts))[present]
+            result = unwrapped(result, upper)
+        return result / counts[present]
+
+    def _combined(self, measure: Measure, panes: Sequence[NamespaceArrays], size: int) -> Values:
+        """Of all panes, for each of so many slots."""
         kind = self._panes.kinds[measure]
-        combined: Values = np.full(len(counts), start_of(measure.how, kind), kind)
+        combined: Values = np.full(size, start_of(measure.how, kind), kind)
         ufunc = ufunc_of(measure.how, kind)
         for pane in panes:
             part = pane.first_values(measure.name)
             ufunc(combined[: len(part)], part, out=combined[: len(part)])
-        result: Values = combined[present]
-        return result / counts[present] if aggregate.how == "mean" else result
+        return combined
 
     def _last_pane_before(self, watermark: int) -> int:
         """A pane goes when the last window it belongs to has ended."""

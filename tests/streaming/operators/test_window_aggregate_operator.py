@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flinkray.streaming.columnar.local_window_aggregate import LocalWindowAggregateOperator
 from flinkray.streaming.columnar.panes import ColumnAggregate, PaneTimes
 from flinkray.streaming.columnar.window_aggregate import WindowAggregateOperator
 from flinkray.streaming.errors import StreamError
@@ -124,6 +125,78 @@ def test_numbers_become_wider_in_all_panes(is_restored: bool) -> None:
         **dict.fromkeys([(0, "c"), (10, "c")], (2**40, 2**40, 2**40, 2**40)),
         **dict.fromkeys([(0, "e"), (10, "e")], (3.5, 1.5, 2, 1.75)),
     }
+
+
+KINDS = {"i1": 2**7, "i4": 2**31, "i8": 2**63, "u4": 2**32, "u8": 2**64, "f8": 2**60}
+
+
+@st.composite
+def of_any_width(draw: st.DrawFn) -> np.ndarray[Any, Any]:
+    """Of one type; many of them are as far from zero as its numbers can be."""
+    kind = draw(st.sampled_from(list(KINDS)))
+    least, most = (0 if kind[0] == "u" else -KINDS[kind]), KINDS[kind] - 1
+    near = st.integers(0, 2)
+    number = near.map(lambda n: most - n) | near.map(lambda n: least + n) | st.integers(least, most)
+    return np.array(draw(st.lists(number, min_size=1, max_size=9)), kind)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(of_any_width(), st.sampled_from(["all", "parts", "restore"])), min_size=1)
+)
+def test_means_are_right_where_sums_wrap(batches: list[tuple[Any, str]]) -> None:
+    """Of batches of any types, some of which were put together in front of the exchange, and
+    between which the task is restored."""
+    aggregates = [ColumnAggregate(how, how, "v") for how in ("sum", "mean")]
+
+    def operator(**settings: Any) -> OperatorHarness:
+        made = WindowAggregateOperator(SLIDING, aggregates, Keys("k"))
+        return OperatorHarness(made, keyed=True, **settings)
+
+    h = operator()
+    numbers: list[int] = []
+    for values, how in batches:
+        rows = columns([5] * len(values), k=["a"] * len(values), v=values)
+        parts: list[Any] = [rows]
+        if how == "parts":
+            local = OperatorHarness(LocalWindowAggregateOperator(SLIDING, aggregates, Keys("k")))
+            local.process_columns(rows)
+            local.finish()
+            parts = list(local.batches())
+        for part in parts:
+            h.process_columns(part)
+        if how == "restore":
+            h = operator(restore=h.snapshot())
+        numbers += map(int, values)
+    h.watermark(MAX_TIMESTAMP)
+    first, second = h.values()
+    assert tuple(first)[3:] == tuple(second)[3:]
+    total, largest = sum(numbers), max(map(abs, numbers))
+    is_double = any(values.dtype.kind == "f" for values, _ in batches)
+    slack = largest * 1e-14 if is_double else 0
+    assert first.mean == pytest.approx(total / len(numbers), rel=1e-15, abs=slack)
+    if not is_double:
+        assert (first.sum - total) % 2**64 == 0
+
+
+def test_a_mean_goes_on_from_sums_that_were_stored_without_more() -> None:
+    """As earlier versions have stored them."""
+    h = OperatorHarness(
+        WindowAggregateOperator(TUMBLING, [ColumnAggregate("sum", "sum", "v")], Keys("k")),
+        keyed=True,
+    )
+    h.process_columns(columns([1, 2], k=["a", "a"], v=[2**62, 2**62 - 1]))
+    h.process_columns(columns([1], k=["b"], v=[3]))
+    mean = WindowAggregateOperator(TUMBLING, [ColumnAggregate("mean", "mean", "v")], Keys("k"))
+    h = OperatorHarness(mean, keyed=True, restore=h.snapshot())
+    h.process_columns(columns([3, 4], k=["a", "a"], v=[2**62, 2**63 - 1]))
+    h = OperatorHarness(
+        WindowAggregateOperator(TUMBLING, [ColumnAggregate("mean", "mean", "v")], Keys("k")),
+        keyed=True,
+        restore=h.snapshot(),
+    )
+    h.watermark(MAX_TIMESTAMP)
+    assert {row.k: row.mean for row in h.values()} == {"a": (3 * 2**62 + 2**63 - 2) / 4, "b": 3}
 
 
 def test_keys_become_wider() -> None:
