@@ -79,10 +79,11 @@ class WindowAggregateOperator(StreamOperator):
             self._panes.add(columns, times)
 
     def _without_late(self, columns: Columns, times: Any) -> tuple[Columns, Any]:
-        """A record is late when the last window it belongs to has ended; for its key, where key
-        groups have come from subtasks that were not equally far."""
+        """A record is late when the last window it belongs to has ended, or, between windows, when
+        time has passed it; for its key, where key groups have come from subtasks that were not
+        equally far."""
         size, slide, offset = self._times
-        last = times - (times - offset) % slide + (size - 1)
+        last = np.maximum(times - (times - offset) % slide + (size - 1), times)
         late = last <= self._watermark
         if self._ended.latest > self._watermark:
             places = np.flatnonzero(~late & (last <= self._ended.latest))

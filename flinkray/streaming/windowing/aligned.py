@@ -98,7 +98,7 @@ class AlignedWindowOperator(WindowOperator):
                     entries[key] = begin(key, window, value)
                 if several:
                     value = own(value)  # each window has its own
-            if panes and not in_time:
+            if not in_time and (panes or self.would_be_late(timestamp)):
                 late.append(place)
         for window, entries in entries_of.items():
             contents.store(table, window, entries)

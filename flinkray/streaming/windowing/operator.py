@@ -134,7 +134,8 @@ class WindowOperator(WithTimers):
         )
 
     def _put_in(self, value: Any, key: Any, timestamp: int | None) -> bool:
-        """Put a record into its windows; True if it came too late for all of them."""
+        """Put a record into its windows; True if it came too late for all of them, or has none and
+        came too late for one that would have ended with it."""
         windows = self._windows_of(value, timestamp)
         in_time = False
         for window in windows:
@@ -146,7 +147,7 @@ class WindowOperator(WithTimers):
             self._register_cleanup(window)
             if len(windows) > 1 and type(value) not in IMMUTABLE:
                 value = own(value)  # each window has its own
-        return bool(windows) and not in_time
+        return not in_time and (bool(windows) or self.would_be_late(timestamp))
 
     def _merge_in(self, value: Any, key: Any, timestamp: int | None) -> bool:
         windows = self._windows_of(value, timestamp)
@@ -169,7 +170,7 @@ class WindowOperator(WithTimers):
             self._register_cleanup(actual)
             if len(windows) > 1 and type(value) not in IMMUTABLE:
                 value = own(value)
-        return bool(windows) and not in_time
+        return not in_time and (bool(windows) or self.would_be_late(timestamp))
 
     def _windows_in_flight(self, key: Any) -> MergingWindowSet:
         assert isinstance(self.spec.assigner, MergingWindowAssigner)
@@ -241,6 +242,12 @@ class WindowOperator(WithTimers):
     def is_late(self, window: Any) -> bool:
         """Whether the window was cleaned up already."""
         return self._event_time and self.cleanup_time(window) <= self.timers.current_watermark
+
+    def would_be_late(self, timestamp: int | None) -> bool:
+        """Of a record that is in no window: whether one that ended with it was cleaned up."""
+        if timestamp is None or not self._event_time:
+            return False
+        return timestamp + self.spec.allowed_lateness <= self.timers.current_watermark
 
     def cleanup_time(self, window: Any) -> int:
         """When a window goes; windows of processing time have no lateness."""

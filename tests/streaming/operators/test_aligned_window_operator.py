@@ -74,6 +74,15 @@ def test_an_assigner_with_windows_of_its_own_is_asked_for_them(assigner: Any) ->
     assert isinstance(make_window_operator(spec_of(TEN), BY_FIRST), AlignedWindowOperator)
 
 
+def test_a_late_record_between_windows_is_put_aside() -> None:
+    h = harness(SlidingEventTimeWindows.of(3, 5), late_tag=LATE)
+    h.watermark(100)
+    h.process(("a", 1), at=1)
+    h.process(("a", 2), at=99)  # between windows
+    h.process(("a", 3), at=104)  # so, too, and in time
+    assert h.side("late") == [("a", 1), ("a", 2)]
+
+
 records = st.lists(
     st.tuples(st.sampled_from("ab"), st.integers(0, 60), st.integers(0, 3)), max_size=40
 )

@@ -199,6 +199,17 @@ def test_a_mean_goes_on_from_sums_that_were_stored_without_more() -> None:
     assert {row.k: row.mean for row in h.values()} == {"a": (3 * 2**62 + 2**63 - 2) / 4, "b": 3}
 
 
+def test_a_record_between_windows_is_late_when_time_has_passed_it() -> None:
+    times = PaneTimes(3, 5, 0)
+    operator = WindowAggregateOperator(times, [ColumnAggregate("n", "count")], Keys("k"))
+    h = OperatorHarness(operator, keyed=True)
+    h.watermark(103)
+    h.process_columns(columns([104, 103, 1], k=["a"] * 3))
+    assert h.operator.context.metrics.counter("numLateRecordsDropped").get_count() == 2
+    h.watermark(MAX_TIMESTAMP)
+    assert h.values() == []
+
+
 def test_keys_become_wider() -> None:
     operator = WindowAggregateOperator(TUMBLING, [ColumnAggregate("n", "count")], Keys("k"))
     h = OperatorHarness(operator, keyed=True)

@@ -346,7 +346,7 @@ def test_merged_window_may_not_have_ended() -> None:
         h.process(("a", 1), at=60)
 
 
-def test_record_without_a_window_is_not_late() -> None:
+def test_record_without_a_window_is_late_by_its_own_time_only() -> None:
     """WI-14"""
 
     class Nowhere(WindowAssigner):
@@ -359,11 +359,14 @@ def test_record_without_a_window_is_not_late() -> None:
         def is_event_time(self) -> bool:
             return True
 
-    h = harness(Nowhere(), late_tag=LATE)
+    h = harness(Nowhere(), late_tag=LATE, allowed_lateness=10)
     h.watermark(100)
-    h.process(("a", 1), at=5)
-    assert h.values() == []
+    h.process(("a", 1), at=105)
+    h.process(("a", 2), at=91)
     assert h.side("late") == []
+    h.process(("a", 3), at=90)
+    assert h.side("late") == [("a", 3)]
+    assert h.values() == []
 
 
 class PerWindowCount(ProcessWindowFunction[Any, Any, Any, Any]):
