@@ -457,6 +457,12 @@ def require_equality(key: Any) -> None:
         )
 
 
+def _refuse_missing(key: Any, out: _Encoding, depth: int) -> None:
+    raise UnsupportedKeyError(
+        key, "it stands for a value that is missing, and equals nothing, itself included; use None"
+    )
+
+
 def _refuse(key: Any, out: _Encoding, depth: int) -> None:
     raise UnsupportedKeyError(
         key, "it may change while state is kept for it; use a tuple, bytes or a frozenset"
@@ -516,6 +522,8 @@ def _find_encoder(key: Any, kind: type) -> Encoder:
             or (issubclass(base, datetime.datetime | datetime.timedelta) and is_of_pandas(kind))
         ):
             return encoder
+    if is_of_pandas(kind) and kind.__name__ == "NAType":
+        return _refuse_missing
     equality: Any = kind.__eq__
     if isinstance(key, enum.Enum) and equality is object.__eq__:
         return _encode_enum

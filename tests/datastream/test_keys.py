@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import decimal
 import math
 import zoneinfo
 from collections import Counter
@@ -35,6 +36,8 @@ from flinkray.streaming.sinks.simple import CallbackSink
 
 BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
 NOON = datetime.datetime(2026, 7, 1, 12, 0, tzinfo=datetime.timezone.utc)
+NO_TIMES = pd.NaT, np.datetime64("NaT"), np.timedelta64("NaT", "ns")
+NANS = decimal.Decimal("NaN"), decimal.Decimal("sNaN"), math.nan, decimal.Decimal("-NaN")
 NANOSECONDS = np.datetime64(1, "ns"), pd.Timestamp(1), pa.scalar(1, pa.timestamp("ns"))
 INSTANTS = NOON, NOON.astimezone(BERLIN), pd.Timestamp(NOON)
 
@@ -126,10 +129,32 @@ def text(part: int) -> str:
         pytest.param(lambda n: Row(1, float("nan")), id="NaN in a row"),
         pytest.param(lambda n: [pd.NaT, np.datetime64("NaT", "ns")][n % 2], id="NaT"),
         pytest.param(lambda n: NANOSECONDS[n % 3], id="nanoseconds"),
+        pytest.param(lambda n: (NO_TIMES[n % 3], 1), id="NaT in a tuple"),
+        pytest.param(lambda n: frozenset([NO_TIMES[n % 3]]), id="NaT in a set"),
+        pytest.param(lambda n: Point(NO_TIMES[n % 3], None), id="NaT in a dataclass"),
+        pytest.param(lambda n: Row(None, NO_TIMES[n % 3]), id="NaT in a row"),
+        pytest.param(lambda n: (None, [1, 1.0][n % 2]), id="None in a tuple"),
+        pytest.param(lambda n: NANS[n % 4], id="NaN of decimals"),
+        pytest.param(lambda n: (NANS[n % 4], None), id="NaN of decimals in a tuple"),
+        pytest.param(lambda n: [None, pa.scalar(None, pa.int64())][n % 2], id="null"),
     ],
 )  # fmt: skip
 def test_all_records_of_equal_keys_share_state(key: Callable[[int], Any]) -> None:
     assert counts([key(n) for n in range(100)]) == [100]
+
+
+@pytest.mark.parametrize(
+    "key", [pd.NA, (pd.NA, 1), frozenset([pd.NA]), Point(pd.NA, 1), Row(pd.NA)], ids=repr
+)
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_what_is_missing_by_pandas_is_refused_with_type_operator_and_record(
+    key: Any, parallelism: int
+) -> None:
+    stream = environment(parallelism).from_collection([7]).key_by(lambda _: key)
+    with pytest.raises(OperatorError, match=r"(?s)NAType cannot be a key: .*use None") as failure:
+        list(stream.process(CountOfKey()).execute_and_collect())
+    assert "on record 7" in str(failure.value)
+    assert "in operator '" in str(failure.value)
 
 
 def test_instants_differ_where_the_clock_shows_the_same_twice() -> None:
