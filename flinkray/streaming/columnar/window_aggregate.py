@@ -163,13 +163,14 @@ class WindowAggregateOperator(StreamOperator):
         if measure is None:
             number: Values = counts[present]
             return number
-        result = self._combined(measure, panes, len(counts))[present]
+        result: Values = self._combined(measure, panes, len(counts))[present]
         if aggregate.how != "mean":
             return result
         if result.dtype.kind != "f" and self._panes.has_upper(measure):
             upper = self._combined(measure.upper, panes, len(counts))[present]
             result = unwrapped(result, upper)
-        return result / counts[present]
+        mean: Values = result / counts[present]
+        return mean
 
     def _combined(self, measure: Measure, panes: Sequence[NamespaceArrays], size: int) -> Values:
         """Of all panes, for each of so many slots."""
