@@ -6,10 +6,14 @@ keeps its file names, whichever release is installed.
 
 It also rebuilds classes with ``__slots__`` as classes without: their objects have a ``__dict__``
 where they were rebuilt, and cannot be read where they come from.  Here they keep their slots.
+
+And it cannot rebuild enumerations in which a value has several names, or flags with names for
+several of them at once (from Python 3.11 on).  Here they have all their names.
 """
 
 from __future__ import annotations
 
+import enum
 import io
 import pickle
 import types
@@ -38,6 +42,8 @@ class CodePickler(cloudpickle.Pickler):  # type: ignore[misc]  # untyped
 
     def reducer_override(self, value: Any) -> Any:
         reduced = super().reducer_override(value)
+        if isinstance(value, enum.EnumMeta):
+            return _with_all_names(value, reduced)
         if isinstance(value, type) and "__slots__" in vars(value):
             return _with_slots(value, reduced)
         return reduced
@@ -52,6 +58,18 @@ def _with_slots(kind: type, reduced: Any) -> Any:
         return reduced
     with_slots = {**namespace, "__slots__": vars(kind)["__slots__"]}
     return make, (metaclass, name, bases, with_slots, *others), *state
+
+
+def _with_all_names(kind: enum.EnumMeta, reduced: Any) -> Any:
+    """The enumeration is made with them, and is not given them afterwards; if it is written by
+    value."""
+    if not isinstance(reduced, tuple) or reduced[0].__name__ != "_make_skeleton_enum":
+        return reduced
+    make, (bases, name, qualname, _, *others), (namespace, slots), *state = reduced
+    members: Any = kind.__members__
+    values = {each: member.value for each, member in members.items()}
+    rest = {each: it for each, it in namespace.items() if each not in members}
+    return make, (bases, name, qualname, values, *others), (rest, slots), *state
 
 
 class _ClassPickler(CodePickler):

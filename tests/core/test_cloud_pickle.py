@@ -131,6 +131,51 @@ def test_enumerations_with_slots_are_left_to_cloudpickle() -> None:
     assert shown.stdout == b"[<Colour.RED: 1>]\n", shown.stderr.decode()
 
 
+NAMES_ELSEWHERE = """
+import pickle, sys
+
+kinds = pickle.loads(sys.stdin.buffer.read())
+print([{name: member.value for name, member in kind.__members__.items()} for kind in kinds])
+print([[member.name for member in kind] for kind in kinds], kinds[0].same is kinds[0].one)
+print(repr(kinds[1].both), kinds[0]["same"].told(), kinds[0].other(2))
+"""
+
+
+def test_enumerations_have_all_their_names_in_another_process() -> None:
+    """cloudpickle names aliases and composed flags a second time, which Python 3.11 refuses."""
+
+    class Number(enum.Enum):
+        one = 1
+        two = 2
+        same = 1  # noqa: PIE796 - an alias
+
+        def told(self) -> str:
+            return f"it is {self.value}"
+
+        @classmethod
+        def other(cls, value: int) -> Number:
+            return cls(3 - value)
+
+    class Side(enum.Flag):
+        left = enum.auto()
+        right = enum.auto()
+        both = left | right
+        none = 0
+
+    here = [Number, Side]
+    answer = subprocess.run(
+        [sys.executable, "-c", NAMES_ELSEWHERE],
+        input=cloud_pickle.dumps(here),
+        capture_output=True,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr.decode()
+    names, members, odd = answer.stdout.decode().splitlines()
+    assert eval(names) == [{n: m.value for n, m in kind.__members__.items()} for kind in here]
+    assert members == f"{[[m.name for m in kind] for kind in here]} True"
+    assert odd == f"{Side.both!r} it is 1 {Number.one}"
+
+
 def test_named_tuples_make_their_slots_themselves() -> None:
     class Pair(NamedTuple):
         one: int
