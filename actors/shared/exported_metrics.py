@@ -38,6 +38,7 @@ DESCRIPTIONS = {
         "currentOutputWatermark": "The last watermark of the task's source, in milliseconds.",
         "watermarkLag": "Milliseconds from the task's watermark to now.",
         "checkpointAlignmentTime": "Nanoseconds for which the last checkpoint awaited barriers.",
+        "isHeld": "1 while the source is not read, as Spark is behind with its records; else 0.",
         "user_metric": "Counters, meters and gauges that functions have registered.",
     },
     JOB: {

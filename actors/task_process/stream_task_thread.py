@@ -24,6 +24,7 @@ from flinkray.actors.task_process.restored_states import (
     read_states,
 )
 from flinkray.actors.task_process.split_client import SplitClient
+from flinkray.actors.task_process.task_metrics import IS_HELD
 from flinkray.core.config import Configuration
 from flinkray.core.errors import RpcError, SuppressRestartsError
 from flinkray.core.ids import JobID, JobVertexID
@@ -313,6 +314,8 @@ class StreamTaskRun:
                 if context.alignment is not None:
                     context.alignment.attach(loop.post)
                 if context.hold is not None:
+                    hold = context.hold.hold
+                    context.metrics.gauge(IS_HELD, lambda: int(hold.is_held))
                     context.hold.attach(loop.post)
                 if self._gate is not None:
                     self._gate.listen(context.signal.set)

@@ -30,12 +30,14 @@ _TIMES = {
 _INPUT = "currentInputWatermark"
 _WATERMARKS = (_INPUT, "currentOutputWatermark")
 """Tasks that read a source have the second one."""
+IS_HELD = "isHeld"
+"""Of tasks that read a source, where others can hold it."""
 _NO_WATERMARK = -(1 << 63)
 _MERGED: dict[str, Callable[[tuple[float, float]], float]] = {
     exported_name(TASK, name): merge
     for merge, names in (
         (min, _WATERMARKS),
-        (max, ("watermarkLag", "checkpointAlignmentTime")),
+        (max, ("watermarkLag", "checkpointAlignmentTime", IS_HELD)),
         (max, (share for _, share in _TIMES.values())),
     )
     for name in names
@@ -156,6 +158,7 @@ def io_metrics_of(group: MetricGroup, *, reads: bool, writes: bool) -> IOMetrics
         value("backPressuredTimeMs"),
         value("idleTimeMs"),
         _known(value(_INPUT)) if reads and _INPUT in metrics else None,
+        value(IS_HELD) if IS_HELD in metrics else None,
     )
 
 

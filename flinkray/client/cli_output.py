@@ -216,8 +216,13 @@ def _io_metrics(metrics: IOMetrics | None) -> tuple[str, ...]:
         "-" if metrics.records_out is None else str(metrics.records_out),
         "-" if bytes_out is None else format_memory_size(bytes_out),
         _share(metrics.busy_ms, metrics.elapsed_ms),
-        _share(metrics.back_pressured_ms, metrics.elapsed_ms),
+        with_held(_share(metrics.back_pressured_ms, metrics.elapsed_ms), metrics.held),
     )
+
+
+def with_held(back_pressured: str, held: int | None) -> str:
+    """What is said of back-pressure, and how many tasks do not read their source."""
+    return f"{back_pressured}, {held} held" if held else back_pressured
 
 
 def _share(part: int, whole: int) -> str:

@@ -44,6 +44,8 @@ class VertexRates:
     busy: float | None
     """Part of the time of its tasks, 0 to 1."""
     back_pressured: float | None
+    held: int | None
+    """How many tasks do not read their source, as Spark is behind; None: none can be held."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,7 @@ def _rates(
         records_out,
         busy,
         back_pressured,
+        None if now is None else now.held,
     )
 
 
@@ -125,7 +128,7 @@ def as_table(found: list[VertexRates], width: int | None) -> str:
             _count(one.records_in),
             _count(one.records_out),
             _percent(one.busy),
-            _percent(one.back_pressured),
+            cli_output.with_held(_percent(one.back_pressured), one.held),
         )
         for one in found
     ]

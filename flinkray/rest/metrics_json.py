@@ -86,6 +86,8 @@ def of_subtask(measured: Measured) -> dict[str, float]:
             values[rate] = round(speed, 3)
     if measured.now.input_watermark is not None:
         values[_WATERMARK] = measured.now.input_watermark
+    if measured.now.held is not None:
+        values["isHeld"] = measured.now.held
     return values
 
 

@@ -9,7 +9,7 @@ from flinkray.core.message import message
 from flinkray.core.schema import stored, with_defaults
 
 
-@stored("IOMetrics", version=2, migrations={1: with_defaults})
+@stored("IOMetrics", version=3, migrations={1: with_defaults, 2: with_defaults})
 @message
 class IOMetrics:
     """Of an attempt since it began, or the sum over the current attempts of a vertex.
@@ -29,6 +29,9 @@ class IOMetrics:
     input_watermark: int | None = None
     """Its event time: milliseconds; of a vertex the earliest.  None: it reads from no other task,
     or has no watermark yet."""
+    held: int | None = None
+    """1 while its source is not read, as those are behind that take what becomes of it, else 0; of
+    a vertex how many of its tasks are held.  None: nobody can hold it."""
 
     @property
     def elapsed_ms(self) -> int:
@@ -58,6 +61,7 @@ def total(metrics: Iterable[IOMetrics]) -> IOMetrics | None:
         sum(one.back_pressured_ms for one in every),
         sum(one.idle_ms for one in every),
         min((at for one in every if (at := one.input_watermark) is not None), default=None),
+        _sum(one.held for one in every),
     )
 
 

@@ -48,6 +48,14 @@ def test_a_line_for_each_vertex_fits_the_terminal() -> None:
     assert heads.split() == ["JOB", "VERTEX", "RUNNING", "IN/S", "OUT/S", "BUSY", "BACK-PRESSURED"]
 
 
+def test_a_vertex_says_how_many_of_its_sources_are_held() -> None:
+    before = IOMetrics(0, None, 0, None, 0, 0, 0)
+    now = IOMetrics(5000, None, 0, None, 10, 0, 30, held=2)
+    (one,) = rates(_look(0.0, before), _look(2.0, now))
+    assert one.held == 2
+    assert as_table([one], 120).splitlines()[1].endswith("0%, 2 held")
+
+
 def test_looks_follow_each_other_as_lines_of_json(
     world: World,
     client: ClusterClient,

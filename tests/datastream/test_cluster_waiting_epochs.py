@@ -159,6 +159,9 @@ def test_the_source_goes_on_when_spark_does(cluster: ThreadedCluster, tmp_path: 
     into_spark(numbers(env, "numbers", 4_000), "out")
     job = env.execute_async("held")
     assert Waiting(tmp_path, job).once_still() >= MOST
+    vertices = cluster.client.job(job.get_job_id()).details().vertices
+    held = [vertex.io_metrics.held for vertex in vertices if vertex.io_metrics is not None]
+    assert [number for number in held if number is not None] == [2], "both tasks of the source"
     OPEN.add("out")
     job.get_job_execution_result().result(60)
     assert_each_once("out", 4_000)

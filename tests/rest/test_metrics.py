@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -185,6 +186,13 @@ def test_skew_is_the_mean_deviation_in_percent_of_the_mean() -> None:
     """RE-41."""
     assert metrics_json.skew([1, 3]) == 50
     assert metrics_json.skew([0, 0]) == 0
+
+
+def test_a_subtask_tells_whether_its_source_is_held() -> None:
+    details = job_of(execution(replace(after(1, 2, 3), held=1)), execution(after(1, 2, 3)))
+    held, other = JobLook(details, {}, 1.0).subtasks(details.vertices[0])
+    assert metrics_json.of_subtask(held)["isHeld"] == 1
+    assert "isHeld" not in metrics_json.of_subtask(other)
 
 
 def job_of(*executions: ExecutionInfo) -> JobDetails:

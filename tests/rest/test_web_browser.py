@@ -316,6 +316,30 @@ def test_the_innermost_cause_comes_first(
     assert [found["text"], found["place"], found["after"]] == cause
 
 
+OF_A_HELD_SOURCE = """
+import("/web/overview.js").then((it) => {
+  const vertex = {
+    id: "v", name: "numbers", status: "RUNNING", parallelism: 2, tasks: {RUNNING: 2}, duration: 1,
+    metrics: {"read-records": 0, "write-records": 0, "read-bytes": 0, "write-bytes": 0},
+  };
+  const job = {vertices: [vertex], plan: {nodes: [{id: "v", inputs: []}]}, state: "RUNNING"};
+  const metrics = new Map([["v", new Map([["isHeld", {sum: HELD}]])]]);
+  const parts = it.overviewPart("jobs/1", []).render({metrics}, {job, progress: null});
+  return parts.map((part) => part?.textContent ?? "");
+})
+"""
+
+
+@pytest.mark.parametrize(("held", "is_told"), [(2, True), (0, False)])
+def test_a_source_that_waits_for_spark_says_so_in_graph_and_table(
+    held: int, is_told: bool, page: Page, endpoint: Served
+) -> None:
+    page.goto(endpoint.url)
+    graph, _, table = page.evaluate(OF_A_HELD_SOURCE.replace("HELD", str(held)))
+    for text in (graph, table):
+        assert ("2 of 2 held: Spark is behind" in text) is is_told, text
+
+
 def test_vertices_of_a_graph_do_not_lie_on_each_other(page: Page, endpoint: Served) -> None:
     """Also where an edge passes a layer, in both directions."""
     page.goto(endpoint.url)

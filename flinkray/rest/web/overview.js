@@ -7,7 +7,7 @@ import { badge, hasEnded, pressure, tasksInWords } from "./states.js";
 
 const METRICS = [
   "numRecordsInPerSecond", "numRecordsOutPerSecond", "numBytesInPerSecond", "numBytesOutPerSecond",
-  "busyTimeMsPerSecond", "idleTimeMsPerSecond", "backPressuredTimeMsPerSecond",
+  "busyTimeMsPerSecond", "idleTimeMsPerSecond", "backPressuredTimeMsPerSecond", "isHeld",
 ];
 const MEASURED = 60;
 const SHOWN = 100;
@@ -65,6 +65,7 @@ function flowOf(vertex, metrics, progress) {
     pressed: value("backPressuredTimeMsPerSecond", "avg"),
     worst: value("backPressuredTimeMsPerSecond", "max"),
     idle: value("idleTimeMsPerSecond", "avg"),
+    held: value("isHeld", "sum"),
     recordsIn: value("numRecordsInPerSecond", "sum"),
     recordsOut: value("numRecordsOutPerSecond", "sum"),
     bytesIn: value("numBytesInPerSecond", "sum"),
@@ -96,14 +97,19 @@ function graph(job, flows, wanted, here) {
 
 function linesOf(flow, level) {
   if (flow.spark) return [sparkInWords(flow.spark)];
-  if (flow.busy === undefined) return [];
+  const held = flow.held ? [heldInWords(flow)] : [];
+  if (flow.busy === undefined) return held;
   const rates = [
     flow.recordsIn === undefined ? null : `in ${rate(flow.recordsIn)}`,
     flow.recordsOut === undefined ? null : `out ${rate(flow.recordsOut)}`,
   ].filter(Boolean).join(", ");
   const busy = `busy ${share(flow.busy)}`;
   const pressed = level === "ok" ? busy : `${busy}, back-pressure ${level}`;
-  return rates ? [`${rates} records`, pressed] : [pressed];
+  return [...(rates ? [`${rates} records`] : []), pressed, ...held];
+}
+
+function heldInWords(flow) {
+  return `${flow.held} of ${flow.vertex.parallelism} held: Spark is behind`;
 }
 
 function sharesOf(flow) {
@@ -120,6 +126,7 @@ function sparkInWords(spark) {
 }
 
 function pressureInWords(flow) {
+  if (flow.held) return h("span", { class: "pressure-high" }, heldInWords(flow));
   const level = pressure(flow.worst);
   if (level === "unknown") return UNKNOWN;
   return h("span", { class: `pressure-${level}` }, `${level}, ${share(flow.worst)} at worst`);

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from flinkray.actors.shared.exported_metrics import TASK
-from flinkray.actors.task_process.task_metrics import ShownAs, TaskMetrics
+from flinkray.actors.task_process.task_metrics import ShownAs, TaskMetrics, io_metrics_of
 from flinkray.core.ids import JobVertexID
+from flinkray.scheduler.shared.io_metrics import total
 from flinkray.streaming.functions.metrics import MetricGroup
 
 
@@ -55,6 +57,26 @@ def test_the_busiest_of_them_is_shown() -> None:
     busy.update({1: 90, 2: 20})
     idle.update({1: 10, 2: 80})
     assert _values(metrics)["busy_time_ms_per_second", "Map"] == 900
+
+
+def test_a_source_that_waits_for_spark_is_shown_as_held() -> None:
+    metrics = TaskMetrics(lambda: 0.0)
+    metrics.begun(_task(1, "Source"), _group(isHeld=1))
+    metrics.begun(_task(2, "Source"), _group(isHeld=0))
+    metrics.begun(_task(3, "Other source"), _group(isHeld=0))
+    assert _values(metrics) == {("is_held", "Source"): 1, ("is_held", "Other source"): 0}
+
+
+def test_whether_a_source_is_held_is_told_with_what_it_has_written() -> None:
+    times = {"busyTimeMs": 30, "idleTimeMs": 70, "backPressuredTimeMs": 0}
+    held = io_metrics_of(_group(isHeld=1, **times), reads=False, writes=True)
+    free = io_metrics_of(_group(isHeld=0, **times), reads=False, writes=True)
+    other = io_metrics_of(_group(**times), reads=False, writes=True)
+    assert held is not None
+    assert free is not None
+    assert other is not None
+    assert (held.held, free.held, other.held) == (1, 0, None)
+    assert total([held, free, held, other]) == replace(held, busy_ms=120, idle_ms=280, held=2)
 
 
 def test_a_later_attempt_takes_the_place_of_the_one_before() -> None:

@@ -246,7 +246,7 @@ def archived_job(status: JobStatus) -> ArchivedJob:
         max_parallelism=128,
         prior_executions=ExecutionTable.of(executions),
         tasks={state.name: 1 for state in ExecutionState},
-        io_metrics=IOMetrics(1, 2, 3, 4, 5, 6, 7, 8),
+        io_metrics=IOMetrics(1, 2, 3, 4, 5, 6, 7, 8, 2),
         measured=1,
     )
     details = JobDetails(

@@ -103,6 +103,10 @@ def test_every_watermark_comes_back_from_a_table() -> None:
         )
         for n, at in enumerate(watermarks)
     )
+    held = ExecutionInfo(
+        len(every), 0, ExecutionState.RUNNING, None, io_metrics=IOMetrics(1, 2, 3, 4, 5, 6, 7, 8, 1)
+    )
+    every = (*every, held)
     unmeasured = ExecutionInfo(len(every), 0, ExecutionState.RUNNING, None)
     assert tuple(ExecutionTable.of((*every, unmeasured))) == (*every, unmeasured)
 
