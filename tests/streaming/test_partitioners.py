@@ -153,6 +153,14 @@ def test_custom_partitioner_is_given_key_and_number_of_channels() -> None:
     }
 
 
+def test_custom_partitioner_may_choose_by_a_number_of_numpy() -> None:
+    partitioner = ready(CustomPartitioner(lambda key, n: np.int64(key), Keys(lambda v: v)), 2)
+    assert channels_of(partitioner, Block([1, 0])) == {1: [1], 0: [0]}
+    for wrong in (-1, 2):
+        with pytest.raises(StreamError, match="there are channels 0 to 1"):
+            channels_of(partitioner, Block([wrong]))
+
+
 def test_custom_partitioner_that_chooses_no_channel_is_named() -> None:
     partitioner = ready(CustomPartitioner(lambda key, n: n, Keys(lambda v: v)), 2)
     with pytest.raises(StreamError, match="channel 2 for key 'x': there are channels 0 to 1"):

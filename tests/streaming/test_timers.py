@@ -70,6 +70,14 @@ def test_a_timer_is_one_per_time_key_and_namespace(timers: Timers) -> None:
     assert timers.service.number_of_processing_time_timers() == 1
 
 
+def test_nothing_is_told_of_a_timer_that_has_fired(timers: Timers) -> None:
+    told: list[Any] = []
+    timers.on_fire = lambda _: told.append(timers.service.firing)
+    timers.event("a", 5)
+    timers.service.advance_watermark(5)
+    assert (told, timers.service.firing) == ([(5, "a", None)], None)
+
+
 def test_deleted_timers_do_not_fire(timers: Timers) -> None:
     """ST-19"""
     timers.event("a", 10)

@@ -97,6 +97,17 @@ def test_returning_channel_must_catch_up_before_it_counts() -> None:
     assert valve.watermark(0, 20) == ValveOutput(9)
 
 
+def test_a_channel_that_has_just_caught_up_holds_the_output_back_from_then_on() -> None:
+    """ST-15"""
+    valve = WatermarkValve(2)
+    valve.status(1, True)
+    assert valve.watermark(0, 10) == ValveOutput(10)
+    valve.status(1, False)
+    assert valve.watermark(1, 10) == ValveOutput()
+    assert valve.watermark(0, 20) == ValveOutput()
+    assert valve.watermark(1, 12) == ValveOutput(12)
+
+
 def test_nothing_comes_out_while_no_active_channel_has_caught_up() -> None:
     """ST-16"""
     valve = WatermarkValve(2)

@@ -63,6 +63,7 @@ def test_an_answer_that_was_overtaken_by_another_is_not_remembered() -> None:
 def test_what_is_remembered_of_a_silent_job_master_does_not_hold() -> None:
     remembered = RememberedOverview(20.0, 0.0)
     remembered.answered(NumberedOverview(0, RUNNING))
+    assert remembered.get(20.0) == RUNNING
     assert remembered.get(20.5) is None
     remembered.heard(0, 21.0)
     assert remembered.get(40.0) == RUNNING
@@ -184,6 +185,7 @@ async def test_a_past_job_master_does_not_make_the_present_one_be_asked(
     dispatcher = await cluster.dispatcher()
     await dispatcher.job_overview_changed(job_id, PAST_MASTER, 99)
     await dispatcher.heartbeat_from_job_master(job_id, PAST_MASTER, 99)
+    await dispatcher.heartbeat_from_job_master(number(JobID, 99), PAST_MASTER, 99)
     await asyncio.sleep(A_WHILE)
     await listed(cluster)
     assert asked.questions == 0

@@ -17,6 +17,7 @@ from flinkray.actors.gateways.stream_coordinator import (
     StreamCoordinatorGateway,
     stream_coordinator_process,
 )
+from flinkray.actors.stream_coordinator.source_holds import SourceHolds
 from flinkray.core.ids import ExecutionGraphID, JobID, JobMasterId, JobVertexID
 from flinkray.file_results import (
     Epochs,
@@ -25,7 +26,7 @@ from flinkray.file_results import (
     look_ups_location,
     stream_execution,
 )
-from flinkray.rpc import EndpointSpec, LocalRpcService
+from flinkray.rpc import EndpointSpec, LocalRpcService, RpcEndpoint
 from flinkray.scheduler.job.coordinator_events import CoordinatorID, CoordinatorKind
 from flinkray.scheduler.shared.states import JobStatus
 from flinkray.testing import TestingGateway
@@ -126,6 +127,23 @@ async def test_any_of_several_stages_holds_its_sources(
     one.take()
     assert not await told(coordinator, True, ONE, OTHER)
     await coordinator.stop(MASTER)
+
+
+async def test_a_source_that_asks_no_more_keeps_nobody_else_from_being_told(tmp_path: Path) -> None:
+    service = LocalRpcService("coordinator")
+    endpoint = RpcEndpoint(service, "holds")
+    endpoint.start()
+    holds = SourceHolds(endpoint, str(tmp_path), JOB, MOST, lambda: stream_execution(GRAPH, 0))
+    spark, holders = Spark(tmp_path, ONE), Holders((ONE,))
+    assert not await holds.await_other_than(None, holders)
+    gone, stays = (asyncio.ensure_future(holds.await_other_than(False, holders)) for _ in range(2))
+    await asyncio.wait([gone, stays], timeout=0)
+    gone.cancel()
+    await asyncio.wait([gone])
+    for _ in range(MOST):
+        spark.publish()
+    assert await asyncio.wait_for(stays, 60)
+    await service.close()
 
 
 async def test_storage_that_fails_for_a_while_is_asked_again(

@@ -104,6 +104,41 @@ def test_buffers_are_cleaned_by_the_watermark() -> None:
     assert len(operator.left) == len(operator.right) == 0
 
 
+@pytest.mark.parametrize(("lower", "upper"), [(-3, -1), (1, 3), (0, 0), (-1, 1)])
+def test_nothing_is_left_in_the_buffers_when_all_that_can_come_is_late(
+    lower: int, upper: int
+) -> None:
+    """WI-15: also where one stream is always behind the other."""
+    h = join(lower, upper)
+    feed(h, 1, 2, 3)
+    for on in (0, 1):
+        h.watermark(10, on=on)
+    operator: Any = h.operator
+    assert len(operator.left) == len(operator.right) == 0
+
+
+def test_late_records_of_each_input_go_to_its_own_side_output() -> None:
+    h = join(-1, 1, late_right=SIDE)
+    for on in (0, 1):
+        h.watermark(5, on=on)
+    h.process(("k", 1), at=1)
+    h.process(("k", 2), at=2, on=1)
+    assert h.side("side") == [("k", 2)]
+
+
+def test_a_function_that_changes_a_pair_changes_nothing_that_is_kept() -> None:
+    class Changes(Pairs):
+        def process_element(self, left: Any, right: Any, ctx: Any) -> Any:
+            left[1].append("left")
+            right[1].append("right")
+            yield left[1], right[1]
+
+    h = OperatorHarness(IntervalJoinOperator(Changes(), -1, 1, BY_FIRST, BY_FIRST), keyed=True)
+    for on in (0, 1, 0, 1):
+        h.process(("k", []), at=1, on=on)
+    assert h.values() == [(["left"], ["right"])] * 4
+
+
 def test_empty_interval_is_refused() -> None:
     with pytest.raises(StreamError, match="above the upper bound"):
         join(2, 1)

@@ -149,3 +149,32 @@ def test_empty_batches_are_passed_over() -> None:
     h.process_columns(Columns(pa.record_batch({"k": pa.array([], pa.string())})))
     h.process()
     assert h.output() == []
+
+
+class FirstKeys(KeyedBatchFunction):
+    """Hands its keys out as they are."""
+
+    def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> None:
+        self.keys = ctx.keys
+
+
+def test_a_function_that_changes_a_key_changes_none_that_is_kept() -> None:
+    function = FirstKeys()
+    h = new(function, Keys(lambda row: Row(row.k)))
+    h.process(Row(k="a"), Row(k="b"))
+    keys = function.keys
+    assert list(keys) == list(keys[:]) == [Row("a"), Row("b")]
+    assert len(keys) == 2
+    keys[0][0] = "changed"
+    keys[1:][0][0] = "changed"
+    assert list(keys) == [Row("a"), Row("b")]
+
+
+def test_keys_that_nobody_can_change_are_not_copied() -> None:
+    function = FirstKeys()
+    h = new(function)
+    h.process_columns(columns([1, 2], k=["a", "b"], v=[1, 2]))
+    first = function.keys
+    h.process_columns(columns([3], k=["c"], v=[3]))
+    assert function.keys is first
+    assert list(function.keys) == ["a", "b", "c"]

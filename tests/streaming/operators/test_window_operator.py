@@ -18,12 +18,19 @@ from flinkray.streaming.windowing.assigners import (
     EventTimeSessionWindows,
     GlobalWindows,
     ProcessingTimeSessionWindows,
+    SlidingEventTimeWindows,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
     WindowAssigner,
 )
-from flinkray.streaming.windowing.contents import ListContents, Process, ReduceContents
+from flinkray.streaming.windowing.contents import (
+    ListContents,
+    Process,
+    ReduceContents,
+    TimestampedContents,
+)
 from flinkray.streaming.windowing.continuous_triggers import ContinuousEventTimeTrigger
+from flinkray.streaming.windowing.evictors import CountEvictor
 from flinkray.streaming.windowing.operator import WindowOperator, WindowSpec
 from flinkray.streaming.windowing.triggers import (
     CountTrigger,
@@ -259,7 +266,7 @@ class Scripted(Trigger):
         self.calls.append(("clear", tuple(window)))
 
 
-def scripted_record(value: int, result: str) -> tuple[str, int, str]:
+def scripted_record(value: Any, result: str) -> tuple[str, Any, str]:
     return "a", value, result
 
 
@@ -295,6 +302,52 @@ def test_purged_window_does_not_fire_but_a_merging_one_stays_in_flight() -> None
     h.watermark(50)
     assert h.values() == []
     assert not len(h.operator._in_flight)  # type: ignore[attr-defined]
+
+
+class Numbers(ProcessWindowFunction[Any, Any, Any, Any]):
+    def process(self, key: Any, context: Any, elements: Any) -> Any:
+        return [[value[1] for value in elements]]
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"), [(False, [[1], [2], [4]]), (True, [[1], [1, 2], [2, 4]])]
+)
+def test_what_is_evicted_is_gone_the_next_time(after: bool, expected: list[list[int]]) -> None:
+    h = harness(
+        TumblingEventTimeWindows.of(10),
+        Scripted(),
+        contents=TimestampedContents(),
+        evaluation=Process(Numbers(), True),
+        evictor=CountEvictor.of(1, after),
+    )
+    for value in (1, 2, 4):
+        h.process(scripted_record(value, "FIRE"), at=0)
+    assert h.values() == expected
+
+
+def test_a_window_that_the_watermark_has_just_ended_takes_no_more() -> None:
+    h = harness(TumblingEventTimeWindows.of(10), contents=ListContents(), late_tag=LATE)
+    h.watermark(9)
+    h.process(("a", 1), at=9)
+    assert h.side("late") == [("a", 1)]
+    assert not len(h.operator.table)  # type: ignore[attr-defined]
+
+
+def test_a_late_session_is_not_in_flight() -> None:
+    h = sessions(gap=10, late_tag=LATE)
+    h.watermark(100)
+    h.process(("a", 1), at=50)
+    assert h.side("late") == [("a", 1)]
+    assert not len(h.operator._in_flight)  # type: ignore[attr-defined]
+
+
+def test_each_window_of_a_record_has_its_own_if_it_can_be_changed() -> None:
+    h = harness(SlidingEventTimeWindows.of(10, 5), Scripted(), contents=ListContents())
+    h.process(scripted_record(["one"], "CONTINUE"), at=7)
+    table: Any = h.operator.table  # type: ignore[attr-defined]
+    first, second = (table.get(place)[0] for place in table.places())
+    assert first == second
+    assert first[1] is not second[1]
 
 
 def test_windows_merge_before_the_trigger_sees_the_record() -> None:

@@ -286,3 +286,10 @@ def test_the_seeds_notice_that_a_safeguard_is_missing(
     else:
         monkeypatch.setattr(collector, "awaits_checkpoint", False)
     assert any(run(seed) != ONCE for seed in range(30))
+
+
+def test_a_checkpoint_that_is_told_late_takes_nothing_back() -> None:
+    collector = CommittableCollector(completed=4)
+    collector.completed(2)
+    collector.add([CommittableMessage(3, 0, "of a checkpoint before")])
+    assert [request.committable for request in collector.due()] == ["of a checkpoint before"]

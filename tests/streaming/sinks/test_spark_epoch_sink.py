@@ -9,6 +9,7 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -335,6 +336,36 @@ def test_what_spark_is_done_with_is_deleted_with_the_next_checkpoint(tmp_path: P
     out.complete()
     assert published(tmp_path) == {}
     assert list((tmp_path / "rows").iterdir()) == []
+
+
+def test_what_comes_after_all_was_deleted_is_deleted_too(tmp_path: Path) -> None:
+    out = harness(tmp_path)
+    for value in (1, 2):
+        out.process(value)
+        out.checkpoint()
+        out.complete()
+        note_done(tmp_path)
+        out.checkpoint()
+        out.complete()
+        assert published(tmp_path) == {}
+
+
+def test_a_writer_that_ends_before_a_checkpoint_leaves_nothing(tmp_path: Path) -> None:
+    out = harness(tmp_path)
+    rows = pa.record_batch({"value": np.arange(2 << 20)})
+    out.operator.process_columns(Columns(rows, None))
+    assert list((tmp_path / "rows").iterdir()) != []
+    out.close()
+    assert list((tmp_path / "rows").iterdir()) == []
+
+
+def test_only_a_savepoint_has_the_files_of_what_waits(tmp_path: Path) -> None:
+    out = harness(tmp_path)
+    out.process(1)
+    out.checkpoint()
+    out.complete()
+    assert out.checkpoint(is_savepoint=True).committer.files
+    assert out.checkpoint().committer.files == ()
 
 
 def test_nothing_is_deleted_while_a_savepoint_is_written(tmp_path: Path) -> None:

@@ -1,0 +1,57 @@
+"""When a JobMaster tells that an overview which it gave holds no more."""
+
+from __future__ import annotations
+
+from flinkray.actors.job_master.overview_news import OverviewNews
+from flinkray.scheduler.shared.states import ExecutionState
+from tests.scheduler.graphs import job
+from tests.scheduler.tasks_under_test import TasksUnderTest
+
+
+def running() -> tuple[TasksUnderTest, OverviewNews, list[int]]:
+    tasks = TasksUnderTest(job(a=2))
+    tasks.run()
+    told: list[int] = []
+    return tasks, OverviewNews(tasks.scheduler, told.append), told
+
+
+def test_nothing_is_told_before_an_overview_was_given() -> None:
+    tasks, news, told = running()
+    tasks.report("a1", ExecutionState.FINISHED)
+    news.changed()
+    assert (news.number, told) == (0, [])
+    assert news.give().number == 0
+
+
+def test_a_change_is_told_once_until_the_next_overview_is_given() -> None:
+    tasks, news, told = running()
+    given = news.give()
+    news.changed()
+    assert told == []
+    tasks.report("a1", ExecutionState.FINISHED)
+    news.changed()
+    tasks.report("a2", ExecutionState.FINISHED)
+    news.changed()
+    assert (told, news.number) == ([1], 1)
+    again = news.give()
+    assert (again.number, again.overview) == (1, tasks.scheduler.overview())
+    assert again.overview != given.overview
+    tasks.tell("suspend", "why")
+    news.changed()
+    assert told == [1]
+
+
+def test_a_change_that_nobody_has_looked_for_is_seen_by_who_asks_for_the_number() -> None:
+    tasks, news, told = running()
+    news.give()
+    tasks.report("a1", ExecutionState.FINISHED)
+    assert (news.number, told) == (1, [1])
+    assert (news.give().number, told) == (1, [1])
+
+
+def test_an_overview_that_is_given_after_a_change_has_another_number() -> None:
+    """Else who has the one before would take them for the same."""
+    tasks, news, told = running()
+    news.give()
+    tasks.report("a1", ExecutionState.FINISHED)
+    assert (news.give().number, told) == (1, [1])

@@ -1,0 +1,24 @@
+"""The watermark of an operator's inputs together."""
+
+from __future__ import annotations
+
+from flinkray.streaming.time.combined_watermark import CombinedWatermark
+from flinkray.streaming.time.watermark_valve import ValveOutput
+
+
+def test_an_input_does_not_go_back() -> None:
+    combined = CombinedWatermark(2)
+    assert combined.watermark(0, 10) == ValveOutput()
+    assert combined.watermark(0, 5) == ValveOutput()
+    assert combined.watermark(1, 20) == ValveOutput(10)
+
+
+def test_an_input_is_active_by_its_watermark() -> None:
+    combined = CombinedWatermark(2)
+    combined.watermark(0, 10)
+    assert combined.status(0, True) == ValveOutput()
+    assert combined.status(1, True) == ValveOutput(None, True)
+    assert combined.watermark(0, 12) == ValveOutput(12, False)
+    assert combined.watermark(1, 11) == ValveOutput()
+    assert combined.watermark(0, 30) == ValveOutput()
+    assert combined.watermark(1, 20) == ValveOutput(20)
