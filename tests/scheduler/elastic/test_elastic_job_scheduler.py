@@ -23,7 +23,7 @@ from flinkray.scheduler.job.job_scheduler_actions import (
 )
 from flinkray.scheduler.shared.slots import AllocatedSlot, ResourceShortage
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
-from flinkray.scheduler.slots.slot_requests import SlotAllocated, SlotsLost
+from flinkray.scheduler.slots.slot_requests import SlotAllocated, SlotRequests, SlotsLost
 from tests.scheduler.builders import GRAPH, LARGE, SMALL, one, only
 from tests.scheduler.graphs import job, python_vertex
 from tests.scheduler.tasks_under_test import TasksUnderTest
@@ -176,6 +176,15 @@ def test_job_is_stopped_and_goes_on_larger_when_more_has_come() -> None:
     assert elastic.tasks_of(actions) == "a1#2 a2#2 b1#2 b2#2 b3#2 b4#2"
     details = elastic.scheduler.details()
     assert (details.status, details.restarts, details.exceptions) == (JobStatus.RUNNING, 0, ())
+
+
+def test_requests_of_the_next_parallelism_are_not_taken_for_those_before() -> None:
+    elastic = running(4)
+    elastic.has(3)
+    elastic.timer(elastic.restarted())
+    asked = [r.request_id for action in only(elastic.log, SlotRequests) for r in action.requests]
+    assert len(asked) == 4 + 3
+    assert len(set(asked)) == len(asked)
 
 
 def test_job_goes_on_smaller_after_a_loss() -> None:

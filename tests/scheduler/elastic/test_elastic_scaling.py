@@ -377,6 +377,22 @@ def test_some_more_is_taken_only_when_it_is_stable() -> None:
     assert scaled.scaling.timer(timer.generation, 110.0) == []
 
 
+def test_some_more_that_is_stable_is_not_taken_too_soon_either() -> None:
+    scaled = executing(2)
+    timer = one(scaled.slots(3, 11.0), WaitFor)
+    assert timer.delay == 29.0
+    assert scaled.executed(scaled.scaling.timer(timer.generation, 40.0)) == 3
+
+
+def test_a_job_that_was_taken_over_is_not_restarted_too_soon() -> None:
+    scaled = Scaled()
+    scaled.slots(2, 100.0)
+    assert scaled.scaling.take_over({vertex_id("a"): 2}, 100.0) == []
+    timer = one(scaled.slots(4, 101.0), WaitFor)
+    assert timer.delay == 29.0
+    assert scaled.executed(scaled.scaling.timer(timer.generation, 130.0)) == 4
+
+
 def test_lost_slots_that_are_not_used_change_nothing() -> None:
     scaled = executing(2)
     scaled.slots(3, 12.0)

@@ -18,6 +18,7 @@ from flinkray.rpc.wire import codec
 from flinkray.scheduler.graph.job_graph import (
     PYTHON,
     SPARK,
+    SPARK_SESSION,
     STREAM,
     AttachedClient,
     ExponentialDelayRestart,
@@ -65,6 +66,15 @@ def test_job_without_vertices_is_refused() -> None:
 def test_parallelism_below_one_is_refused(parallelism: int) -> None:
     text = refusal(spark_job(spark_vertex(parallelism=parallelism)))
     assert text == f"vertex 'stage' has parallelism {parallelism}: it must be at least 1"
+
+
+def test_only_a_spark_stage_that_is_a_guest_needs_no_cpu() -> None:
+    """Its executors are those of the session."""
+    guest = Invokable(SPARK, b"", {SPARK_SESSION: "shared"})
+    stage = replace(spark_vertex(profile=ResourceProfile(0, 1)), invokable=guest)
+    validate(spark_job(stage))
+    for invokable in (Invokable(SPARK, b""), Invokable(PYTHON, b"", guest.configuration)):
+        assert "more than 0" in refusal(spark_job(replace(stage, invokable=invokable)))
 
 
 def test_slot_without_cpu_is_refused() -> None:
