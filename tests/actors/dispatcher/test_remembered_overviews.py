@@ -185,7 +185,6 @@ async def test_a_past_job_master_does_not_make_the_present_one_be_asked(
     dispatcher = await cluster.dispatcher()
     await dispatcher.job_overview_changed(job_id, PAST_MASTER, 99)
     await dispatcher.heartbeat_from_job_master(job_id, PAST_MASTER, 99)
-    await dispatcher.heartbeat_from_job_master(number(JobID, 99), PAST_MASTER, 99)
     await asyncio.sleep(A_WHILE)
     await listed(cluster)
     assert asked.questions == 0

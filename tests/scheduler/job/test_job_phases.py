@@ -161,6 +161,21 @@ def test_an_elastic_job_that_grows_is_rescaled() -> None:
     assert "to be scaled" in str(span.attributes["cause"])
 
 
+def test_an_elastic_job_that_grows_as_it_begins_has_not_begun() -> None:
+    tasks = ElasticCheckpoints(graph=elastic_graph())
+    tasks.tell("start")
+    tasks.timer(tasks.has(2))
+    tasks.now += 100.0
+    tasks.has(4)
+    assert tasks.status is JobStatus.RESTARTING
+    tasks.stopped()
+    tasks.report(list(tasks.tasks), RUNNING)
+    first, second = tasks.scheduler.take_spans()
+    assert (first.name, second.name) == ("JobInitialization", "Rescale")
+    assert "to be scaled" in str(first.failure)
+    assert first.end == second.begin
+
+
 def test_a_take_over_ends_when_it_is_decided_what_goes_on() -> None:
     tasks = TakenOverJob(job(a=2, restart_strategy=RESTARTS))
     tasks.run()
