@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flinkray.actors.shared.exported_metrics import JOB, samples_of, values_of_job
+from flinkray.actors.shared.exported_metrics import CLUSTER, JOB, samples_of, values_of_job
 from flinkray.core.ids import JobID
 from flinkray.rest.metrics_json import of_job
 from flinkray.scheduler.reports.checkpoint_statistics import (
@@ -37,3 +37,15 @@ def test_a_job_has_the_same_figures_at_both_endpoints(last: CheckpointStatistics
     if last is not None:
         assert exported["lastCheckpointCompletedTimestamp"] == 6500
     assert len(list(samples_of(JOB, exported, {"job": "flights"}))) == len(exported)
+
+
+@pytest.mark.parametrize("status", [JobStatus.CREATED, JobStatus.RESTARTING, JobStatus.FINISHED])
+def test_a_job_that_does_not_run_is_up_for_no_time(status: JobStatus) -> None:
+    """And one that takes no checkpoints has no figures of them."""
+    overview = JobOverview(JobID(bytes(16)), "flights", status, 9.0, None, last_modified=10.0)
+    assert values_of_job(overview, 4, None, 12.0) == {"uptime": 0, "numRestarts": 4}
+
+
+def test_names_are_written_as_ray_has_them() -> None:
+    (sample,) = samples_of(CLUSTER, {"numRegisteredTaskManagers": 3}, {})
+    assert sample.name == f"{CLUSTER}num_registered_task_managers"
