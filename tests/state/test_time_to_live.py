@@ -302,6 +302,34 @@ def test_elements_and_entries_that_are_never_read_again_go_one_by_one(at: Setup)
     assert (at.backend.number_of_entries("l"), at.backend.number_of_entries("m")) == (0, 0)
 
 
+def test_what_was_renewed_since_it_was_looked_for_stays(at: Setup) -> None:
+    """KS-07"""
+    value = at.state(ValueStateDescriptor("v"), ttl().build())
+    elements = at.state(ListStateDescriptor("l"), ttl().build())
+    entries = at.state(MapStateDescriptor("m"), ttl().build())
+    keys = range(6)
+
+    def renew() -> None:
+        for key in keys:
+            at.backend.context.key = key
+            value.update(key)
+            elements.update([key])
+            for name in keys:
+                entries.put(name, key)
+
+    for state in (value, elements, entries):
+        renew()
+        at.now += 110
+        search = state._expiry.clean(lambda: at.now)
+        next(search)
+        renew()
+        assert sum(1 for _ in search) > 0
+        for key in keys:
+            at.backend.context.key = key
+            assert (value.value(), list(elements.get())) == (key, [key])
+            assert dict(entries.items()) == dict.fromkeys(keys, key)
+
+
 @pytest.mark.parametrize("left_out", [True, False])
 def test_full_snapshot_leaves_out_what_is_expired_where_that_is_configured(
     at: Setup, left_out: bool
