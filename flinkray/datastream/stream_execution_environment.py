@@ -378,6 +378,8 @@ class StreamExecutionEnvironment(StreamProgram):
     def collect_results(
         self, stream: DataStream, job_name: str | None, limit: int | None
     ) -> CloseableIterator | list[Any]:
+        if limit is not None and limit < 0:
+            raise ValueError(f"a limit of records must not be negative, got {limit}")
         iterator = self._collect(stream, job_name)
         if limit is None:
             return iterator

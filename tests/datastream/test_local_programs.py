@@ -256,6 +256,15 @@ def test_garbage_is_rarely_searched_for_while_a_program_runs_and_no_longer() -> 
     assert seen == [YOUNG]
 
 
+@pytest.mark.parametrize("arguments", [{"limit": -1}, {"job_execution_name": -1}])
+def test_a_negative_number_of_results_is_refused_before_the_program_begins(arguments: Any) -> None:
+    begun: list[int] = []
+    stream = environment().from_collection([1]).map(begun.append)
+    with pytest.raises(ValueError, match="a limit of records must not be negative, got -1"):
+        stream.execute_and_collect(**arguments)
+    assert begun == []
+
+
 def test_a_limited_number_of_results_is_given_as_soon_as_they_are_there() -> None:
     """It had waited for one more."""
     given = threading.Event()
