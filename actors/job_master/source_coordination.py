@@ -153,6 +153,14 @@ class SourceCoordination:
         for one in waiting:
             one.given_up(cause, True)
 
+    def begins_anew(self) -> None:
+        """The job does, and with it all sources: tasks that are deployed from now on look for the
+        next process, whose owner is this JobMaster.  The one that an earlier JobMaster has started
+        may still be there, as it takes a while to end."""
+        self._owner, self._restores = self._job_master.fencing_token, 0
+        self._unknown = frozenset()
+        self._kept.forget()
+
     # --- what is kept of it -----------------------------------------------------------------------
 
     async def keep(self, owner: JobMasterId, coordinator: CoordinatorID, part: KeptPart) -> None:

@@ -167,7 +167,7 @@ class TakingOver:
         for report in reports:
             self._deployer.adopted(report.location.resource_id, self._that_go_on(report))
         if notes is None or self._scheduler.graph_id != notes.graph_id:
-            self._slots.kept_parts.forget()
+            self._sources.begins_anew()
             if dead is not None:
                 self._sources.gone(dead[0], "the job begins anew")
                 dead = None

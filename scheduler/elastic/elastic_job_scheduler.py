@@ -221,10 +221,23 @@ class ElasticJobScheduler(JobScheduler):
 
     def _noted_graph(self, notes: JobNotes, now: float) -> ExecutionGraph:
         """With the parallelisms that the notes say; what it never deployed has numbers as high as
-        the others."""
+        the others.
+
+        Raises:
+            CannotTakeOverError: also where all would have to be restarted though nothing need have
+                failed.
+        """
         order = topological_order(self._job_graph)
         ids = (vertex.vertex_id for vertex in order)
         noted = [number & ~NOT_DEPLOYED for number in unpack_numbers(notes.attempts)]
+        if not any(noted):
+            raise CannotTakeOverError("it was not executed yet")
+        place = notes.source_coordinator
+        if place is not None and place.restores not in (None, notes.restores):
+            raise CannotTakeOverError(  # to be scaled restores them, too, and is no failure
+                f"its sources were restored {place.restores} times, and its tasks "
+                f"{notes.restores} times"
+            )
         try:
             return ExecutionGraph(
                 self._job_graph,

@@ -7,7 +7,11 @@ from collections.abc import Iterable
 
 from flinkray.scheduler.execution.execution_graph import ExecutionGraph
 from flinkray.scheduler.job.transition_loop import Steps
-from flinkray.scheduler.job.transitions import ResetRegions, SendDeployments
+from flinkray.scheduler.job.transitions import (
+    ResetRegions,
+    SendDeployments,
+    StopEverything,
+)
 from flinkray.scheduler.shared.slots import WorkerLocation
 from flinkray.scheduler.shared.taking_over import (
     NOT_DEPLOYED,
@@ -30,6 +34,7 @@ class JobNotebook:
         self._takeovers = takeovers
         self._attempts = array("I", bytes(4 * len(graph.subtasks)))
         self._is_new = False
+        self._is_being_scaled = False
         self.source_coordinator: SourceCoordinatorPlace | None = None
 
     def adopt(self, notes: JobNotes) -> None:
@@ -58,6 +63,11 @@ class JobNotebook:
                 self._is_new = True
         return ()
 
+    def everything_stopped(self, transition: StopEverything, now: float) -> Steps:
+        """That what runs ends is no failure, though the next JobMaster should find it so."""
+        self._is_new = self._is_being_scaled = True
+        return ()
+
     def to_be_noted(self) -> None:
         """Whatever has changed."""
         self._is_new = True
@@ -80,6 +90,7 @@ class JobNotebook:
             self.source_coordinator,
             self._takeovers,
             tuple(self._task_executors()),
+            self._is_being_scaled,
         )
 
     def _task_executors(self) -> Iterable[WorkerLocation]:

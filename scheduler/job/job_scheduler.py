@@ -283,7 +283,12 @@ class JobScheduler:
         wire(t.SubtasksFailed, failover.subtasks_failed)
         wire(t.GlobalFailure, failover.global_failure)
         wire(t.DecideFailover, failover.decide)
-        wire(t.StopEverything, failover.stop_everything, phases.stop_everything)
+        wire(
+            t.StopEverything,
+            notebook.everything_stopped,
+            failover.stop_everything,
+            phases.stop_everything,
+        )
         wire(t.RestartDue, failover.restart)
         wire(t.PrepareRestore, failover.restore_awaited, checkpoints.prepare_restore)
         wire(t.RestorePossible, failover.restore_possible)

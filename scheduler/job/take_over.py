@@ -158,6 +158,8 @@ def why_not(job_graph: JobGraph, notes: JobNotes | None) -> str | None:
         return "it has formats whose work is kept by its JobMaster"
     if job_graph.has_stream_sources and notes.source_coordinator is None:
         return "the coordinator of its sources is lost"
+    if notes.is_being_scaled:
+        return "its last JobMaster was stopping it, to execute it with another parallelism"
     if len(notes.parallelisms) != len(job_graph.vertices):
         return (
             f"its last JobMaster ran {len(notes.parallelisms)} vertices, and it has "

@@ -54,6 +54,8 @@ class JobNotes:
     """How many JobMasters have taken the execution graph over."""
     task_executors: tuple[WorkerLocation, ...] = ()
     """Of a job with stream sources, those that have, or are sent, its present attempts."""
+    is_being_scaled: bool = False
+    """All is stopped, to be executed with another parallelism, though nothing has failed."""
 
 
 @message

@@ -28,7 +28,12 @@ from flinkray.scheduler.checkpoints.properties import (
 )
 from flinkray.scheduler.elastic.elastic_job_scheduler import ElasticJobScheduler
 from flinkray.scheduler.elastic.parallelism import with_bounds
-from flinkray.scheduler.graph.job_graph import JobGraph, ParallelismBounds, SchedulerMode
+from flinkray.scheduler.graph.job_graph import (
+    FixedDelayRestart,
+    JobGraph,
+    ParallelismBounds,
+    SchedulerMode,
+)
 from flinkray.scheduler.graph.validation import validate
 from flinkray.scheduler.job import transitions as t
 from flinkray.scheduler.job.job_scheduler_actions import (
@@ -438,6 +443,66 @@ def test_next_job_master_does_not_wait_for_the_savepoint_of_the_last_one() -> No
     job.acknowledge(2)
     job.store()
     assert job.status is JobStatus.RESTARTING
+
+
+def shrinking() -> TakenOverCheckpointedJob:
+    """It may not be restarted, and is told to run with fewer subtasks."""
+    of_job = replace(graph(), restart_strategy=FixedDelayRestart(0, 0.0))
+    job = TakenOverCheckpointedJob(of_job, kind=ElasticJobScheduler)
+    job.place = lambda: SourceCoordinatorPlace(0, OWNER, "sources", restores=0)
+    job.tell("start")
+    job.tell("slots_changed", tuple(job.new_slot() for _ in range(4)))
+    job.give()
+    job.report(list(job.tasks), ExecutionState.RUNNING)
+    smaller = (ParallelismBounds(job.graph.vertices[1].vertex_id, 1, 3),)
+    job.graph = with_bounds(job.graph, smaller)
+    job.tell("resize", smaller)
+    return job
+
+
+def goes_on(job: TakenOverCheckpointedJob) -> None:
+    """With all that is there, under the next JobMaster."""
+    job.next_job_master()
+    job.take_over()
+    assert (job.status, job.scheduler.restarts) == (JobStatus.RUNNING, 0)
+    job.happens(list(job.tasks), ExecutionState.CANCELED)
+    job.tell("slots_changed", tuple(job.slots.values()))
+    job.give()
+    assert sorted(map(job.name, job.tasks)) == ["a1", "a2", "b1", "b2", "b3"]
+
+
+@pytest.mark.parametrize("are_over", [False, True])
+def test_job_whose_tasks_were_being_stopped_to_be_scaled_has_not_failed(are_over: bool) -> None:
+    job = shrinking()
+    assert job.status is JobStatus.RESTARTING
+    if are_over:
+        job.happens(list(job.tasks), ExecutionState.CANCELED)
+    goes_on(job)
+
+
+def test_job_that_was_about_to_be_deployed_with_another_parallelism_has_not_failed() -> None:
+    """Its sources had not gone back to the checkpoint yet, as its tasks would expect."""
+    job = shrinking()
+    job.confirm_cancellations()
+    job.carried_out = 1
+    job.give()
+    assert job.notes is not None
+    assert (job.notes.parallelisms, job.notes.restores, job.tasks) == ((2, 3), 1, {})
+    goes_on(job)
+
+
+def test_job_that_has_waited_for_slots_does_not_ask_for_more_than_there_are() -> None:
+    """Its JobMaster has noted nothing but where the coordinator of its sources is."""
+    job = TakenOverCheckpointedJob(graph(), kind=ElasticJobScheduler)
+    job.place = lambda: SourceCoordinatorPlace(0, OWNER, "sources", restores=0)
+    job.tell("start")
+    job.tell("source_coordinator_is_at", SourceCoordinatorPlace(0, OWNER, "sources"))
+    slots = tuple(job.new_slot() for _ in range(2))
+    job.tell("slots_changed", slots)
+    job.next_job_master()
+    job.take_over()
+    job.tell("slots_changed", slots)
+    assert not job.wanted, "it waits for more for a while"
 
 
 def test_job_that_another_job_master_has_left_begins_with_its_checkpoint() -> None:
