@@ -4,19 +4,34 @@
 - Where only masters die, no task is restarted, but where all have died who knew something: which
   attempts were deployed (the JobMaster, its SlotPool and the coordinator of the sources), or how
   far a source is (the same).
+- An elastic job is restarted there with another parallelism, too, or when the JobMaster has died
+  that was about to do so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from flinkray.actors.gateways.stream_coordinator import KeptPart
-from flinkray.core.ids import ExecutionAttemptID, ExecutionGraphID, JobVertexID
+from flinkray.actors.gateways.stream_coordinator import AdoptedCoordinator, KeptPart
+from flinkray.actors.job_master.endpoint import JobMaster
+from flinkray.core.ids import (
+    ExecutionAttemptID,
+    ExecutionGraphID,
+    ExecutionVertexID,
+    JobVertexID,
+)
+from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.taking_over import JobNotes
-from flinkray.scheduler.shared.tasks import TaskDeployments, VertexInformation, attempt_of
+from flinkray.scheduler.shared.tasks import (
+    TaskDeployments,
+    TaskExecutionState,
+    VertexInformation,
+    attempt_of,
+)
 from flinkray.testing.simulation import Simulation
 from flinkray.testing.simulation.calls import CallObserver, ObservedCall
 from flinkray.testing.simulation.process import SimulatedProcess
+from tests.simulation.inside import endpoint_in, restarts_of
 
 COORDINATOR = "StreamCoordinator"
 
@@ -113,9 +128,108 @@ class Attempts(CallObserver):
         if other is not process:
             self._violated(f"{attempt_id} is begun by {other}, and by {process}")
         self._graph = self._graph or attempt_id.graph_id
-        is_first = attempt_id.attempt_number == 0 and attempt_id.graph_id == self._graph
-        if not (is_first or self._may_grow or self.notes_were_lost):
+        if not (self._may_grow or self.notes_were_lost or self._may_begin(attempt_id)):
             self._violated(f"{attempt_id} is begun, and nothing but masters has died")
+
+    def _may_begin(self, attempt_id: ExecutionAttemptID) -> bool:
+        return attempt_id.attempt_number == 0 and attempt_id.graph_id == self._graph
+
+
+class ElasticAttempts(Attempts):
+    """Of one elastic job."""
+
+    def __init__(
+        self, simulation: Simulation, violated: Callable[[str], None], *, may_grow: bool
+    ) -> None:
+        super().__init__(simulation, violated, may_grow=may_grow)
+        self._numbers: dict[tuple[ExecutionGraphID, ExecutionVertexID], int] = {}
+        self._stopped_by: dict[ExecutionGraphID, SimulatedProcess] = {}
+        """Which JobMaster has cancelled something of it first."""
+        self._is_other = False
+        """Since all was stopped last, slots may have gone, or the bounds are others."""
+        self._has_finished: dict[SimulatedProcess, None] = {}
+        """Who has been told what has finished: no coordinator is, and TaskExecutors that have
+        nothing else of the job forget it."""
+        self.changes = 0
+        """Graphs that another one has taken the place of."""
+        self.has_ended: Callable[[], bool] = lambda: False
+        """Whether it is durable that the job has: then nobody need know anything."""
+        self.unexplained: list[str] = []
+        """Restarts that nothing but what was lost explains."""
+
+    def begins(self, call: ObservedCall) -> None:
+        if call.method in ("free_slot", "resize"):
+            self._is_other = True
+        elif call.method == "cancel_tasks" and call.receiver.kind == "TaskExecutor":
+            for attempt_id in call.arguments[0]:
+                self._stopped_by.setdefault(attempt_id.graph_id, call.sender)
+        elif call.method == "note_finished" and call.sender in self._has_finished:
+            self._has_finished[call.receiver] = None
+        elif call.method == "tasks_reported" and call.receiver.kind == "JobMaster":
+            states = (it for it in call.arguments[0] if isinstance(it, TaskExecutionState))
+            if any(state.state is ExecutionState.FINISHED for state in states):
+                self._has_finished = {call.receiver: None}
+        if call.sender.kind == "JobMaster" and not self._may_grow:
+            job_master = endpoint_in(self._simulation, call.sender, JobMaster)
+            if job_master is not None and restarts_of(job_master) and self._has_begun():
+                self._explain(f"{call.sender} has restarted the job for a failure")
+        super().begins(call)
+
+    def succeeded(self, call: ObservedCall, result: object) -> None:
+        super().succeeded(call, result)
+        if call.method == "hand_over_finished" and call.receiver in self._has_finished:
+            self._has_finished[call.sender] = None
+        is_behind = isinstance(result, AdoptedCoordinator) and self._is_behind(result.restores)
+        if is_behind and self._notes is not None:  # it was being scaled to that
+            self._stopped_by.setdefault(self._notes.graph_id, call.receiver)
+
+    def _loses_all(self, process: SimulatedProcess) -> None:
+        if self.has_ended():
+            return
+        super()._loses_all(process)
+        if self._has_finished.pop(process, self) is None and not self._has_finished:
+            self._simulation.tell("nobody knows any more what has finished")
+            self.notes_were_lost = True
+
+    def _is_behind(self, restores: int) -> bool:
+        return self._notes is not None and restores != self._notes.restores
+
+    def _has_begun(self) -> bool:
+        """Whether a task of what was noted last has: those of a JobMaster that has died before may
+        seem to be lost, with TaskExecutors that have ended, as nobody has needed them."""
+        graph_id = None if self._notes is None else self._notes.graph_id
+        return any(attempt_id.graph_id == graph_id for attempt_id in self._begun)
+
+    def _explain(self, what: str) -> None:
+        if not self.notes_were_lost and what not in self.unexplained:
+            self._simulation.tell("UNEXPLAINED: %s", what)
+            self.unexplained.append(what)
+
+    def check(self) -> None:
+        """At the end: who was lost may have been so before that was seen."""
+        if self.unexplained and not self.notes_were_lost:
+            self._violated(f"{self.unexplained}, and nothing but masters has died")
+
+    def _noted(self, call: ObservedCall) -> None:
+        before, notes = self._notes, call.arguments[-1]
+        super()._noted(call)
+        if notes.is_being_scaled:
+            self._is_other &= notes == before
+            self._stopped_by.setdefault(notes.graph_id, call.sender)
+        if before is None or before.graph_id == notes.graph_id or not any(before.attempts):
+            return  # what was never deployed gives way to anything
+        self.changes += 1
+        stopped_by = self._stopped_by.get(before.graph_id)
+        was_stopped_before = stopped_by not in (None, call.sender)
+        is_another = before.parallelisms != notes.parallelisms or self._is_other
+        if not (is_another or was_stopped_before or self._may_grow or self.notes_were_lost):
+            self._explain(f"{call.sender} has restarted the job, with {notes.parallelisms} again")
+
+    def _may_begin(self, attempt_id: ExecutionAttemptID) -> bool:
+        place = attempt_id.graph_id, attempt_id.vertex
+        return self._numbers.setdefault(place, attempt_id.attempt_number) == (
+            attempt_id.attempt_number
+        )
 
 
 def _can_be_asked(process: SimulatedProcess) -> bool:

@@ -48,9 +48,14 @@ class Transaction:
 class ExternalSystem:
     """See the module.  Whatever must not be, it tells *simulation*, which ends there."""
 
-    def __init__(self, simulation: Simulation, *, is_exactly_once: bool) -> None:
+    def __init__(
+        self, simulation: Simulation, *, is_exactly_once: bool, is_in_order: bool = True
+    ) -> None:
+        """*is_in_order*: whether the transactions of a key come in their order.  Those that wait
+        for a checkpoint go to several subtasks when a job goes on with more of them."""
         self._simulation = simulation
         self.is_exactly_once = is_exactly_once
+        self.is_in_order = is_in_order
         self.prepared: dict[str, Transaction] = {}
         self.committed: dict[tuple[int, int], str] = {}
         """Split and number of each record -> the transaction."""
@@ -63,6 +68,8 @@ class ExternalSystem:
         """Id of the latest checkpoint that is."""
         self._latest: dict[tuple[int, int], int] = {}
         """Of a split and a key, the number of the last record."""
+        self._numbers: set[tuple[int, int]] = set()
+        """A key, and as the how-many-th of it a record was counted."""
         self.counts: dict[int, int] = {}
         """How many records of each key are committed."""
         self.fired: dict[int, int] = {}
@@ -117,7 +124,7 @@ class ExternalSystem:
     def _fire(self, fired: Fired) -> None:
         total = self.fired[fired.key] = self.fired.get(fired.key, 0) + fired.count
         committed = self.counts.get(fired.key, 0)
-        if self.is_exactly_once and total > committed:
+        if self.is_exactly_once and self.is_in_order and total > committed:
             self.violated(f"{fired}: {total} of {committed} records were told of")
 
     def _add(self, record: Written, name: str) -> None:
@@ -126,14 +133,26 @@ class ExternalSystem:
             return
         if known != name:
             self.violated(f"{record} is committed twice: by {known} and by {name}")
+        count = self.counts[record.key] = self.counts.get(record.key, 0) + 1
+        if not self.is_in_order:
+            self._add_to_numbers(record)
+            return
         latest = self._latest.get((record.split, record.key), -1)
         if record.number <= latest:
             self.violated(f"{record} is committed after number {latest}")
         self._latest[record.split, record.key] = record.number
-        count = self.counts.get(record.key, 0) + 1
         if record.count != count:
             self.violated(f"{record} is number {count} of its key: it was counted otherwise")
-        self.counts[record.key] = count
+
+    def _add_to_numbers(self, record: Written) -> None:
+        if (record.key, record.count) in self._numbers:
+            self.violated(f"{record} has the number of another record of its key")
+        self._numbers.add((record.key, record.count))
+
+    def numbers_that_are_missing(self) -> list[tuple[int, int]]:
+        """Keys and numbers, of as many records as are committed; when all are."""
+        wanted = ((key, n + 1) for key, number in self.counts.items() for n in range(number))
+        return [] if self.is_in_order else [it for it in wanted if it not in self._numbers]
 
     def violated(self, what: str) -> None:
         """Ends the run; what is raised in a task would only fail that."""

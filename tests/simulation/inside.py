@@ -90,6 +90,11 @@ def graph_of(job_master: JobMaster) -> ExecutionGraphID:
     return job_master._scheduler._graph.graph_id
 
 
+def restarts_of(job_master: JobMaster) -> int:
+    """How often it has restarted its job for a failure."""
+    return job_master._scheduler.restarts
+
+
 def slots_of_pool(pool: SlotPool) -> set[AllocationID]:
     """What a SlotPool holds."""
     return {slot.allocation_id for slot in pool._pool.slots}

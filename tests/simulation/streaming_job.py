@@ -18,8 +18,10 @@ import asyncio
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from flinkray.core.job_options import CHECKPOINTING_RETENTION
+from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.reports.job_info import JobResult
 from flinkray.scheduler.shared.states import JobStatus
@@ -83,6 +85,10 @@ class StreamingJob:
     """Of all calls."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Of the cluster, besides."""
+    node: ResourceProfile = NODE
+    """What each node has."""
+    attempts_are: ClassVar[type[Attempts]] = Attempts
+    user_is: ClassVar[type[JobUser]] = JobUser
 
     def program(self) -> Program:
         """What the seed makes of it."""
@@ -128,6 +134,10 @@ class StreamingJob:
             return False
         return stream(self.simulation.seed, "savepoints").random() < _WITH_SAVEPOINTS
 
+    def commits_in_order(self, program: Program) -> bool:
+        """Whether the transactions of a key come in their order."""
+        return True
+
     def _with_savepoints(self, program: Program) -> Program:
         """The same with less records, as they go through several jobs."""
         retention = {CHECKPOINTING_RETENTION.key: "RETAIN_ON_CANCELLATION"}
@@ -142,18 +152,24 @@ class StreamingJob:
         """Start a cluster, run the job, and see that all ends well."""
         simulation = self.simulation
         program = self.program()
-        self.external = ExternalSystem(simulation, is_exactly_once=self.is_exactly_once)
+        self.external = ExternalSystem(
+            simulation,
+            is_exactly_once=self.is_exactly_once,
+            is_in_order=self.commits_in_order(program),
+        )
         simulation.belongings[ExternalSystem] = self.external
-        nodes = [NODE] * len(simulation.nodes)
+        nodes = [self.node] * len(simulation.nodes)
         patience = _PATIENCE if self.only_masters_die else {}
         configuration = {**_CONFIGURATION, **patience, **self.settings}
         self.cluster = SimulatedCluster(simulation, *nodes, configuration=configuration)
         graph = job_graph(program)
         stored = StoredCheckpoints(simulation.disk(), self.external.violated)
-        attempts = Attempts(simulation, self.external.violated, may_grow=not self.only_masters_die)
-        simulation.listeners.append(attempts.process_changed)
-        self.worlds = StreamingWorlds(simulation, self.external, stored, attempts, *self.observers)
-        self.user = JobUser(simulation, self.cluster, self.worlds, self.external, stored)
+        may_grow = not self.only_masters_die
+        self.attempts = self.attempts_are(simulation, self.external.violated, may_grow=may_grow)
+        simulation.listeners.append(self.attempts.process_changed)
+        observers = (self.attempts, *self.observers)
+        self.worlds = StreamingWorlds(simulation, self.external, stored, *observers)
+        self.user = self.user_is(simulation, self.cluster, self.worlds, self.external, stored)
         simulation.always(self.worlds.check)
         simulation.listeners.append(self.worlds.process_changed)
         with observed_calls(self.worlds):
@@ -175,6 +191,8 @@ class StreamingJob:
         assert result.status is JobStatus.FINISHED, result
         missing = program.all_records - set(self.external.committed)
         assert not missing, f"never committed: {sorted(missing)}"
+        missing_numbers = self.external.numbers_that_are_missing()
+        assert not missing_numbers, f"counted otherwise: {missing_numbers}"
         if program.has_windows and self.is_exactly_once:
             assert self.external.fired == self.external.counts, "a window has not fired"
         await self._see_all_gone()

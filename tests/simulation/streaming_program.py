@@ -83,6 +83,8 @@ class Program:
     """Which of :data:`SINKS` writes the transactions."""
     has_windows: bool = False
     """Whether the records of each key are counted until event time ends, too."""
+    is_held: bool = False
+    """Whether the last record of each split is held back as long as a :class:`Hold` says so."""
 
     @property
     def is_unaligned(self) -> bool:
@@ -100,6 +102,13 @@ class Program:
         return {(s, n) for s in range(self.splits) for n in range(self.records)}
 
 
+@dataclass
+class Hold:
+    """What belongs to a simulation whose job is not to end yet."""
+
+    is_on: bool = True
+
+
 @dataclass(frozen=True)
 class RecordSplit:
     """Records of one split, from a position on."""
@@ -112,10 +121,13 @@ class RecordSplit:
 class RecordSource(Source[RecordSplit]):
     """Records ``(split, number)``, a few at a time."""
 
-    def __init__(self, splits: int, records: int, longest_pause: float) -> None:
+    def __init__(
+        self, splits: int, records: int, longest_pause: float, is_held: bool = False
+    ) -> None:
         self._splits = splits
         self._records = records
         self._longest_pause = longest_pause
+        self._is_held = is_held
 
     def get_boundedness(self) -> Boundedness:
         return Boundedness.BOUNDED
@@ -127,15 +139,16 @@ class RecordSource(Source[RecordSplit]):
         return FixedSplitsEnumerator(context, splits)
 
     def create_reader(self, context: ReaderContext) -> SourceReader[RecordSplit]:
-        return RecordReader(context, self._longest_pause)
+        return RecordReader(context, self._longest_pause, self._is_held)
 
 
 class RecordReader(SourceReader[RecordSplit]):
     """Asks for the next split when it begins to read the last one that it has."""
 
-    def __init__(self, context: ReaderContext, longest_pause: float) -> None:
+    def __init__(self, context: ReaderContext, longest_pause: float, is_held: bool = False) -> None:
         super().__init__(context)
         simulation = Simulation.current()
+        self._hold: Hold | None = simulation.belongings[Hold] if is_held else None
         name = f"reader {context.subtask_index}"
         self._random = stream(simulation.seed, name, simulation.scheduler.steps)
         self._longest_pause = longest_pause
@@ -167,6 +180,8 @@ class RecordReader(SourceReader[RecordSplit]):
             return NOTHING_NOW
         split = self._splits[0]
         end = min(split.end, split.position + min(max_records, self._random.randint(1, 5)))
+        if self._hold is not None and self._hold.is_on and end == split.end:
+            end -= 1
         records = [(split.number, number) for number in range(split.position, end)]
         if end == split.end:
             self._splits.popleft()
@@ -174,7 +189,7 @@ class RecordReader(SourceReader[RecordSplit]):
         else:
             self._splits[0] = replace(split, position=end)
         self._next = now + self._longest_pause * self._random.random() ** 2
-        return Block(records)
+        return Block(records) if records else NOTHING_NOW
 
     def next_poll_time(self) -> float | None:
         return self._next if self._splits else math.inf
@@ -342,7 +357,7 @@ def job_graph(program: Program) -> JobGraph:
         configuration.set_string(key, value)
     env = StreamExecutionEnvironment.get_execution_environment(configuration)
     env.set_runtime_mode(RuntimeExecutionMode.STREAMING)
-    source = RecordSource(program.splits, program.records, program.longest_pause)
+    source = RecordSource(program.splits, program.records, program.longest_pause, program.is_held)
     records = env.from_source(source, WatermarkStrategy.no_watermarks(), "records")
     records.set_parallelism(program.sources).uid("records")
     function = CountingInWindows if program.has_windows else Counting

@@ -18,7 +18,7 @@ from flinkray.ha.checkpoint_stores import CheckpointCount, CompletedCheckpointPo
 from flinkray.ha.directory import UNFINISHED
 from flinkray.ha.entries import decode_entry
 from flinkray.scheduler.checkpoints.messages import AcknowledgeCheckpoint, TriggerCheckpoint
-from flinkray.scheduler.graph.job_graph import JobGraph
+from flinkray.scheduler.graph.job_graph import JobGraph, SchedulerMode
 from flinkray.testing.simulation import Simulation
 from flinkray.testing.simulation.calls import CallObserver, ObservedCall
 from flinkray.testing.simulation.process import SimulatedProcess
@@ -164,8 +164,10 @@ class StreamingWorld(CallObserver):
     def _check_states(self, metadata: CheckpointMetadata) -> None:
         acknowledged = self._acknowledged.get(metadata.checkpoint_id, {})
         operators = {operator.operator_id: operator for operator in metadata.operators}
+        is_elastic = self._graph.scheduler_mode is SchedulerMode.ADAPTIVE
         for vertex in self._graph.vertices:
-            for index in range(vertex.parallelism):
+            executed = operators[vertex.operators[0].operator_id].parallelism
+            for index in range(executed if is_elastic else vertex.parallelism):
                 key = vertex.vertex_id, index
                 told = acknowledged.get(key)
                 for own in vertex.operators:
