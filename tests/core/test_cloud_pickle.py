@@ -116,6 +116,27 @@ def test_objects_with_slots_come_back_from_another_process() -> None:
     assert back[3].other == "default"
 
 
+def test_a_class_without_slots_of_its_own_has_those_of_its_base() -> None:
+    class Lean:
+        __slots__ = ("a",)
+        a: int
+
+    class Wide(Lean):
+        def shown(self) -> str:
+            return f"{self.a} {self.__dict__}"
+
+    value: Any = Wide()
+    value.a, value.other = 1, 2
+    program = "import pickle, sys; print(pickle.loads(sys.stdin.buffer.read()).shown())"
+    shown = subprocess.run(
+        [sys.executable, "-c", program],
+        input=cloud_pickle.dumps(value),
+        capture_output=True,
+        check=False,
+    )
+    assert shown.stdout == b"1 {'other': 2}\n", shown.stderr.decode()
+
+
 def test_enumerations_with_slots_are_left_to_cloudpickle() -> None:
     """They have no place for other attributes anyhow, and are not made as other classes are."""
 
