@@ -254,7 +254,8 @@ class ElasticJobScheduler(JobScheduler):
         self._is_executing = True
         self._used = Counter(group.profile for group in self._region_slots.groups)
         parallelism = {v.vertex.vertex_id: v.parallelism for v in self._graph.vertices}
-        return [*self._declare(), *self._scale(self._scaling.take_over(parallelism, now))]
+        declared = self._declare(is_total=True)
+        return [*declared, *self._scale(self._scaling.take_over(parallelism, now))]
 
     def _execute(self, transition: ExecuteWith, now: float) -> Steps:
         if self._job.is_ending:

@@ -40,6 +40,7 @@ from flinkray.scheduler.job.job_scheduler_actions import (
     CancelTasks,
     DeployTasks,
     SetRequirements,
+    StartTimer,
 )
 from flinkray.scheduler.reports.spans import RESCALE
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
@@ -489,6 +490,25 @@ def test_job_that_was_about_to_be_deployed_with_another_parallelism_has_not_fail
     assert job.notes is not None
     assert (job.notes.parallelisms, job.notes.restores, job.tasks) == ((2, 3), 1, {})
     goes_on(job)
+
+
+def test_job_that_runs_with_fewer_slots_than_it_wants_asks_for_them_under_its_next_job_master() -> (
+    None
+):
+    """What it has is part of what it requires: it would never grow."""
+    job = TakenOverCheckpointedJob(graph(), kind=ElasticJobScheduler)
+    job.place = lambda: SourceCoordinatorPlace(0, OWNER, "sources", restores=0)
+    job.tell("start")
+    job.tell("slots_changed", tuple(job.new_slot() for _ in range(2)))
+    job.tell("timer", only(job.log, StartTimer)[-1].key)
+    job.now += 10.0
+    job.tell("timer", only(job.log, StartTimer)[-1].key)
+    job.give()
+    job.report(list(job.tasks), ExecutionState.RUNNING)
+    assert len(job.tasks) == 4
+    job.next_job_master()
+    requirements = only(job.take_over(), SetRequirements)[-1].requirements.requirements
+    assert sum(requirement.count for requirement in requirements) == 4
 
 
 def test_job_that_has_waited_for_slots_does_not_ask_for_more_than_there_are() -> None:
