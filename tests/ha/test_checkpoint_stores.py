@@ -89,6 +89,17 @@ async def test_store_that_has_not_recovered_changes_nothing(
     assert entries.names() == []
 
 
+async def test_store_whose_owner_cannot_be_read_is_nobody_s(
+    services: StandaloneHaServices, entries: Directory
+) -> None:
+    """Another leader may have taken over."""
+    store = store_of(services, "first")
+    await store.recover()
+    entries.write("owner", b"no record")
+    with pytest.raises(CheckpointStoreFencedError):
+        await store.add(pointer(1))
+
+
 async def test_removed_checkpoints_are_forgotten_and_removing_twice_is_fine(
     services: StandaloneHaServices,
 ) -> None:

@@ -10,7 +10,7 @@ import pyarrow.fs
 import pytest
 
 from flinkray.ha.arrow_directory import ArrowDirectory
-from flinkray.ha.directory import FileDirectory, LocalDirectory, LocalFileSystem
+from flinkray.ha.directory import UNFINISHED, FileDirectory, LocalDirectory, LocalFileSystem
 
 
 class _Recording(LocalFileSystem):
@@ -174,6 +174,14 @@ class _Full(LocalFileSystem):
     def write(self, path: str, data: bytes) -> None:
         super().write(path, data[:1])
         raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_what_is_being_written_is_no_entry(tmp_path: Path) -> None:
+    """Who was to write it may have died."""
+    directory = LocalDirectory(tmp_path)
+    directory.write("entry", b"content")
+    (tmp_path / f"other.1{UNFINISHED}").write_bytes(b"con")
+    assert directory.names() == ["entry"]
 
 
 def test_write_that_fails_leaves_no_unfinished_file(tmp_path: Path) -> None:
