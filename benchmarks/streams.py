@@ -9,10 +9,9 @@ has two of its slots.  Figures are records per second of the processor's time, o
 that run tasks together, so that what else the machine does counts less; and records per second of
 the clock.  On a cluster neither counts the start of the job.  Goals are held by the processor's
 time: those beside figures of two cores with as many cores as the runner has, those beside pyarrow
-with one.  By the clock are held two slots of a cluster beside one process, which the same run
-measures while the cluster is at rest; the loop in two processes at once shows what the machine
-gives to two slots at most.  That wants programs of several seconds (``--rows 10000000``), since
-others start in place of the processes that a job has taken while it runs.
+with one.  By the clock are held two slots beside one process, in a second cluster, in which no
+process starts while a program runs; the loop in two processes at once shows what the machine gives
+to two slots at most.
 
 Beside the columnar programs stands pyarrow's own group-by on the same table, in one thread, from
 the same run; beside the keyed sum a bare loop with a dictionary.  The final sum has the results of
@@ -42,9 +41,9 @@ from _machine import facts
 from _peers import PEERS, PeersUnavailableError, interpreter
 from _rpc.report import Goal, Section
 from _streams import latency, programs
-from _streams.programs import Data
+from _streams.programs import Data, Measurements
 from _streams.published import BYTEWAX_KEYED, PUBLISHED
-from _streams.runners import RUNNERS, Runner, Taken, medians
+from _streams.runners import RUNNERS, ClusterRunner, Runner, Taken, medians
 
 PYFLINK = {"map": 0.4, "keyed": 0.1, "window": 0.05}
 """Program, and the part of the rows that it is given.  Thread mode needs a jar moved within the
@@ -73,7 +72,7 @@ WITHIN_PYARROW = (
 
 
 def measure(
-    data: Data, runner: Runner, rounds: int, only: Sequence[str]
+    measurements: Measurements, runner: Runner, rounds: int, only: Sequence[str]
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Program -> records a second of processor time, and of the clock.
 
@@ -81,7 +80,7 @@ def measure(
     """
     chosen = {
         name: measurement
-        for name, measurement in programs.measurements(data, runner).items()
+        for name, measurement in measurements.items()
         if not only or any(text in name for text in only)
     }
     taken: dict[str, list[Taken]] = {name: [] for name in chosen}
@@ -126,6 +125,10 @@ def _answers(command: list[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
+def both(by_processor: dict[str, float], by_clock: dict[str, float]) -> dict[str, Any]:
+    return {"per processor second": by_processor, "by the clock": by_clock}
+
+
 def rates(title: str, kinds: dict[str, dict[str, float]]) -> Section:
     """*kinds* of rates, by program; the first are those that goals are held by."""
     first = next(iter(kinds.values()))
@@ -156,14 +159,9 @@ def published() -> Section:
     return section
 
 
-def goals(
-    found: dict[str, float], clock: dict[str, float], beside: dict[str, float], cores: int
-) -> Iterator[Goal]:
-    """Ratios to published figures, of all cores, and to what the same run measured, of one.
-
-    *found* is by the processor's time, *clock* by the clock; there are no goals for programs that
-    are in neither.
-    """
+def goals(found: dict[str, float], beside: dict[str, float], cores: int) -> Iterator[Goal]:
+    """Ratios to published figures, of all cores, and to what the same run measured, of one, by the
+    processor's time; none of programs that were not *found*."""
     for other, program in TWICE.items():
         if other in beside and program in found:
             yield Goal(f"{program}: over {other}", found[program] / beside[other], 2, True, 1)
@@ -203,10 +201,26 @@ def goals(
         if {program, other} <= found.keys():
             ratio = found[other] / found[program]
             yield Goal(f"{what}: pyarrow's group-by over it", ratio, bound, digits=2)
+
+
+def clock_goals(found: dict[str, float]) -> Iterator[Goal]:
+    """Of programs in two slots beside one process."""
     for program in programs.IN_SLOTS_TOO:
-        if {program, programs.in_one_process(program)} <= clock.keys():
-            ratio = clock[program] / clock[programs.in_one_process(program)]
-            yield Goal(f"{program}, two slots: over one process, clock", ratio, 1.4, True, 2)
+        alone = programs.in_one_process(program)
+        if {program, alone} <= found.keys():
+            ratio = found[program] / found[alone]
+            yield Goal(f"{program}, two slots: over one process", ratio, 1.4, True, 2)
+
+
+def beside_one_process(data: Data, rounds: int, only: Sequence[str]) -> Section:
+    """Two slots of a cluster in which nothing else starts, and one process."""
+    with closing(ClusterRunner(keeps_none_ready=True)) as cluster:
+        chosen = programs.beside_one_process(data, cluster)
+        by_processor, by_clock = measure(chosen, cluster, rounds, only)
+    title = "two slots of a cluster in which nothing else starts, and one process"
+    section = rates(title, both(by_processor, by_clock))
+    section.goals = list(clock_goals(by_clock))
+    return section
 
 
 def latency_section(runner: Runner, duration: float) -> Section:
@@ -239,13 +253,17 @@ def main() -> None:
     machine = facts("pyarrow", "numpy")
     for name, value in machine.items():
         print(f"{name:<28}{value}")
+    data = Data(options.rows)
     runner = RUNNERS[options.runner]()
     with closing(runner):
-        by_processor, by_clock = measure(Data(options.rows), runner, options.rounds, options.only)
-        kinds = {"per processor second": by_processor, "by the clock": by_clock}
-        sections = [rates(runner.description, kinds)]
+        chosen = programs.measurements(data, runner)
+        by_processor, by_clock = measure(chosen, runner, options.rounds, options.only)
+        sections = [rates(runner.description, both(by_processor, by_clock))]
         sections[0].notes = runner.notes()
         sections[0].show()
+    if runner.cores > 1:
+        sections.append(beside_one_process(data, options.rounds, options.only))
+        sections[-1].show()
     beside: dict[str, float] = {}
     if not options.no_peers:
         try:
@@ -256,7 +274,7 @@ def main() -> None:
             sections.append(rates("others, measured in this run", {"": beside}))
             sections[-1].show()
     published().show()
-    sections[0].goals = list(goals(by_processor, by_clock, beside, runner.cores))
+    sections[0].goals = list(goals(by_processor, beside, runner.cores))
     print()
     for goal in sections[0].goals:
         print(f"goal: {goal}")

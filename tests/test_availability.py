@@ -38,42 +38,55 @@ def test_a_job_that_runs_is_fine() -> None:
 def test_five_in_a_row_are_wanted() -> None:
     """E2E-07."""
     assert whats(*WELL[:4]) == [NEVER_RUNNING]
-    interrupted = [*WELL[:4], *seen(RESTARTING, 21), *seen(RUNNING, 25)]
+    interrupted: list[Event] = [*WELL[:4], *seen(RESTARTING, 21), *seen(RUNNING, 25)]
     assert whats(*interrupted) == [NEVER_RUNNING]
 
 
 def test_anything_may_be_while_a_fault_is_on_and_in_its_grace() -> None:
     """E2E-07."""
-    fault = [FaultBegan(30, "kill"), *seen(None, 300, 305), FaultEnded(310, "kill")]
-    grace = [*seen(RESTARTING, 315), *seen(None, 490)]
+    fault: list[Event] = [FaultBegan(30, "kill"), *seen(None, 300, 305), FaultEnded(310, "kill")]
+    grace: list[Event] = [*seen(RESTARTING, 315), *seen(None, 490)]
     assert whats(*WELL, *fault, *grace, *seen(RUNNING, 495, 500, 505, 510, 515)) == []
 
 
 def test_a_job_that_does_not_run_after_the_grace_is_noticed() -> None:
     """E2E-07."""
-    fault = [FaultBegan(30, "kill"), FaultEnded(40, "kill")]
+    fault: list[Event] = [FaultBegan(30, "kill"), FaultEnded(40, "kill")]
     again = seen(RUNNING, 230, 235, 240, 245, 250)
     assert whats(*WELL, *fault, *seen(RESTARTING, 220), *seen(None, 220), *again) == []
-    late = [*seen(RESTARTING, 221), *seen(None, 226)]
+    late: list[Event] = [*seen(RESTARTING, 221), *seen(None, 226)]
     assert whats(*WELL, *fault, *late, *again) == [JOB_IS_NOT_RUNNING, CLUSTER_IS_NOT_RUNNING]
 
 
 def test_the_grace_of_one_fault_begins_when_all_are_over() -> None:
-    faults = [FaultBegan(30, "a"), FaultBegan(31, "b"), FaultEnded(32, "a"), *seen(None, 500)]
+    faults: list[Event] = [
+        FaultBegan(30, "a"),
+        FaultBegan(31, "b"),
+        FaultEnded(32, "a"),
+        *seen(None, 500),
+    ]
     assert whats(*WELL, *faults, FaultEnded(501, "b"), *seen(RUNNING, 505)) == [NOT_SETTLED]
 
 
 def test_what_was_seen_before_a_fault_does_not_count_after_it() -> None:
     """E2E-07."""
-    fault = [FaultBegan(30, "kill"), *seen(RUNNING, 31, 36, 41, 46, 51), FaultEnded(52, "kill")]
+    fault: list[Event] = [
+        FaultBegan(30, "kill"),
+        *seen(RUNNING, 31, 36, 41, 46, 51),
+        FaultEnded(52, "kill"),
+    ]
     assert whats(*WELL, *fault, *seen(RUNNING, 56, 61, 66, 71)) == [NOT_SETTLED]
     assert whats(*WELL, *fault, *seen(RUNNING, 56, 61, 66, 71, 76)) == []
 
 
 def test_a_job_that_was_cancelled_has_to_end() -> None:
     """E2E-07."""
-    ended = [Cancelled(30), *seen(RUNNING, 35, 40), *seen(JobStatus.CANCELED, 45)]
+    ended: list[Event] = [Cancelled(30), *seen(RUNNING, 35, 40), *seen(JobStatus.CANCELED, 45)]
     assert whats(*WELL, *ended) == []
-    late = [Cancelled(30), *seen(JobStatus.CANCELLING, 40.5), *seen(JobStatus.CANCELED, 45)]
+    late: list[Event] = [
+        Cancelled(30),
+        *seen(JobStatus.CANCELLING, 40.5),
+        *seen(JobStatus.CANCELED, 45),
+    ]
     assert whats(*WELL, *late) == [RUNNING_AFTER_CANCELLATION]
     assert whats(*WELL, Cancelled(30), *seen(None, 60)) == []

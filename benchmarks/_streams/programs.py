@@ -247,6 +247,8 @@ GROUPED_WINDOWS = "  pyarrow group-by, key and window"
 JOIN = "two-stream join in windows, columns"
 IN_SLOTS_TOO = (KEYED, SUM, WINDOWS, JOIN)
 """Programs that are held beside themselves in one process, by the clock."""
+Measurements = dict[str, tuple[int, Callable[[], Taken]]]
+"""Name -> records, and one run."""
 
 
 def in_one_process(program: str) -> str:
@@ -254,8 +256,8 @@ def in_one_process(program: str) -> str:
     return f"{program}, one process"
 
 
-def measurements(data: Data, runner: Runner) -> dict[str, tuple[int, Callable[[], Taken]]]:
-    """Name -> records, and one run."""
+def measurements(data: Data, runner: Runner) -> Measurements:
+    """By name."""
 
     def program(build: Callable[..., Any], on: Any = data, **options: Any) -> Callable[[], Taken]:
         def with_sink(env: StreamExecutionEnvironment) -> Any:
@@ -268,7 +270,7 @@ def measurements(data: Data, runner: Runner) -> dict[str, tuple[int, Callable[[]
         return partial(time_of, partial(work, data))
 
     few, many = data.rows, data.many
-    chosen: dict[str, tuple[int, Callable[[], Taken]]] = {
+    chosen: Measurements = {
         MAP: (few, program(doubled)),
         KEYED: (few, program(python_sum)),
         GROUPS: (few, program(group_sum)),
@@ -300,16 +302,17 @@ def measurements(data: Data, runner: Runner) -> dict[str, tuple[int, Callable[[]
                 program(columns_window, data.stamped_columns, runner=two),
             ),
         }
-    else:
-        one = LocalRunner()
-        chosen |= {
-            LOOP_TWICE: (2 * few, partial(dictionary_twice, data)),
-            in_one_process(KEYED): (few, program(python_sum, runner=one)),
-            in_one_process(SUM): (many, program(columns_sum, data.columns, runner=one)),
-            in_one_process(WINDOWS): (
-                many,
-                program(columns_window, data.stamped_columns, runner=one),
-            ),
-            in_one_process(JOIN): (data.joined, program(columns_join, runner=one)),
-        }
+    return chosen
+
+
+def beside_one_process(data: Data, cluster: Runner) -> Measurements:
+    """Some programs in two slots and in one process, and what the machine gives to two processes:
+    as :func:`measurements`."""
+    in_slots, in_process = measurements(data, cluster), measurements(data, LocalRunner())
+    chosen: Measurements = {
+        LOOP: in_slots[LOOP],
+        LOOP_TWICE: (2 * data.rows, partial(dictionary_twice, data)),
+    }
+    for name in IN_SLOTS_TOO:
+        chosen |= {name: in_slots[name], in_one_process(name): in_process[name]}
     return chosen
