@@ -35,11 +35,13 @@ class JobNotebook:
         self._attempts = array("I", bytes(4 * len(graph.subtasks)))
         self._is_new = False
         self._is_being_scaled = False
+        self._noted_before: tuple[WorkerLocation, ...] = ()
         self.source_coordinator: SourceCoordinatorPlace | None = None
 
     def adopt(self, notes: JobNotes) -> None:
         """What an earlier JobMaster has noted goes on to count, and is noted again."""
         self._attempts = unpack_numbers(notes.attempts)
+        self._noted_before = notes.task_executors
         self.source_coordinator_is_at(notes.source_coordinator)
 
     def source_coordinator_is_at(self, place: SourceCoordinatorPlace | None) -> None:
@@ -94,9 +96,13 @@ class JobNotebook:
         )
 
     def _task_executors(self) -> Iterable[WorkerLocation]:
-        """Other jobs are deployed in many parts, and would note them all with each."""
+        """Other jobs are deployed in many parts, and would note them all with each.
+
+        Until something has a slot, those that an earlier JobMaster has noted: it may have been
+        about to deploy what is noted.
+        """
         if not self._graph.job_graph.has_stream_sources:
             return ()
         slots = (subtask.current.slot for subtask in self._graph.subtasks)
         places = (slot.location for slot in slots if slot is not None)
-        return {place.resource_id: place for place in places}.values()
+        return {place.resource_id: place for place in places}.values() or self._noted_before

@@ -226,6 +226,16 @@ def test_what_was_noted_and_not_sent_is_deployed_as_it_was_noted() -> None:
     assert tasks.scheduler.exceptions() == ()
 
 
+def test_it_is_so_by_the_next_job_master_but_one_too() -> None:
+    """The next one has died before it had slots for them (seed 457 of elastic jobs)."""
+    tasks = noted_and_not_sent()
+    tasks.replace_job_master()
+    tasks.next_job_master()
+    deployed = tasks.deployed(tasks.take_over()) or tasks.deployed(tasks.give())
+    assert deployed == "a1#0 a2#0"
+    assert tasks.scheduler.exceptions() == ()
+
+
 @pytest.mark.parametrize("says", [{"has_readers": True}, {"restores": 1}])
 def test_what_was_noted_is_missing_if_a_source_may_have_begun(says: dict[str, object]) -> None:
     tasks = noted_and_not_sent(**says)
