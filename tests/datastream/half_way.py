@@ -19,7 +19,7 @@ from flinkray.datastream import (
 from flinkray.datastream.cluster_execution import ClusterResults
 from flinkray.datastream.connectors import IteratorSource
 from flinkray.scheduler.reports.checkpoint_statistics import CheckpointsOverview
-from flinkray.scheduler.shared.states import JobStatus
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.testing.waiting import wait_until
 from tests.datastream.tallies import Result, Tally, by_key, expected, settings
 
@@ -114,10 +114,16 @@ class HalfWay:
         self._goes_on.touch()
 
     def hold(self) -> None:
-        """Go on, but for one subtask, which does not let barriers pass."""
+        """Go on, but for one subtask, which does not let barriers pass.  The reader of the other
+        half has ended then: a savepoint that is wanted as it ends is declined."""
         self._holds.touch()
         self.go_on()
         wait_until(self._holds.with_suffix(".holds").exists, 60, "a subtask to hold")
+        wait_until(self._has_ended, 60, "the other reader to end")
+
+    def _has_ended(self) -> bool:
+        of_all = (it.state for v in self.job.details().vertices for it in v.executions)
+        return ExecutionState.FINISHED in of_all
 
     def release(self) -> None:
         """End that."""
