@@ -214,7 +214,7 @@ def clock_goals(found: dict[str, float]) -> Iterator[Goal]:
 
 def beside_one_process(data: Data, rounds: int, only: Sequence[str]) -> Section:
     """Two slots of a cluster in which nothing else starts, and one process."""
-    with closing(ClusterRunner(keeps_none_ready=True)) as cluster:
+    with closing(ClusterRunner(replaces_none=True)) as cluster:
         chosen = programs.beside_one_process(data, cluster)
         by_processor, by_clock = measure(chosen, cluster, rounds, only)
     title = "two slots of a cluster in which nothing else starts, and one process"

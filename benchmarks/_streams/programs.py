@@ -202,8 +202,8 @@ def dictionary(pairs: Values) -> None:
 def dictionary_twice(data: Data) -> Taken:
     """In two processes at the same time: what this machine gives to two slots at most."""
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(2, context) as pool:
-        both_there = context.Manager().Barrier(2)
+    with context.Manager() as manager, ProcessPoolExecutor(2, context) as pool:
+        both_there = manager.Barrier(2)
         first, second = pool.map(_dictionary_beside, [data.pairs] * 2, [both_there] * 2)
     return Taken(first.processor + second.processor, max(first.clock, second.clock))
 

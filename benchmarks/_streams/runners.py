@@ -20,8 +20,6 @@ from flinkray.scheduler.shared.states import ExecutionState
 
 _LOOK_EVERY = 0.02
 """Seconds between two looks at the processes of tasks."""
-_LOOKS_FOR_OTHERS = 25
-"""Between two looks whether there are others, which takes longer."""
 _IDLE_FOR = 0.7
 """Seconds for which one has not used the processor if it waits: some begin to import things half a
 second after their start."""
@@ -95,19 +93,19 @@ class ClusterRunner:
     job, which takes as long however many records there are; :meth:`notes` says how long.
 
     While a program runs, other processes start in place of those that its job has taken: for some
-    ten seconds they want as much of two cores as the program.  A cluster that *keeps none ready*
-    has none of these, and each job waits for its own, which start before its time counts.
+    ten seconds they want as much of two cores as the program.  In a cluster that *replaces none*
+    they start when it has ended.
     """
 
     description = "two slots of a cluster"
     cores = 2
 
-    def __init__(self, *, keeps_none_ready: bool = False) -> None:
+    def __init__(self, *, replaces_none: bool = False) -> None:
         # its processes stay while a program runs beside the cluster
         configuration = {"resourcemanager.taskmanager-timeout": "1 h"}
-        if keeps_none_ready:
+        if replaces_none:
             configuration |= {PRESTARTED_PROCESSES.key: "0", PRESTARTED_TASK_PROCESSES.key: "0"}
-        self._keeps_none_ready = keeps_none_ready
+        self._replaces_none = replaces_none
         self._cluster = flinkray.connect(
             configuration=configuration, ray_options={"num_cpus": self.cores}
         )
@@ -130,17 +128,15 @@ class ClusterRunner:
         return env.set_parallelism(self.cores)
 
     def come_to_rest(self) -> None:
-        if self._keeps_none_ready:
-            waiting_task_processes(0)
-            return
-        wait_for_prestarted(self._cluster.cluster_id)
+        if not self._replaces_none:
+            wait_for_prestarted(self._cluster.cluster_id)
         # before the first job there are none: its processes are those that it starts
         self._waiting = waiting_task_processes(self.cores) if self._has_run else []
 
     def execute(self, env: StreamExecutionEnvironment) -> Taken:
         self.come_to_rest()
         self._has_run = True
-        with ProcessorTime(self._waiting, and_those_that_start=self._keeps_none_ready) as spent:
+        with ProcessorTime(self._waiting) as spent:
             begun = time.perf_counter()
             result = env.execute("benchmark")
             whole = time.perf_counter() - begun
@@ -165,16 +161,13 @@ class ProcessorTime:
     """Of the processes of tasks that a job takes, while it is entered.
 
     They end with their job, so that they are looked at again and again; what one spends after the
-    last look is not counted.  Nor are processes that start meanwhile, if they wait for the jobs
+    last look is not counted.  Nor are processes that start meanwhile, since they wait for the jobs
     that follow.
     """
 
-    def __init__(
-        self, processes: Sequence[psutil.Process], *, and_those_that_start: bool = False
-    ) -> None:
+    def __init__(self, processes: Sequence[psutil.Process]) -> None:
         self._before = {process: processor_seconds(process) for process in processes}
         self._last = dict(self._before)
-        self._adopts = and_those_that_start
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="processor time")
 
@@ -191,14 +184,10 @@ class ProcessorTime:
         return sum(self._last.values()) - sum(self._before.values())
 
     def _run(self) -> None:
-        looks = 0
         while not self._is_over.wait(_LOOK_EVERY):
-            if self._adopts and looks % _LOOKS_FOR_OTHERS == 0:
-                self._before |= {it: 0.0 for it in task_processes() if it not in self._before}
             for process in self._before:
                 with suppress(psutil.NoSuchProcess):
                     self._last[process] = processor_seconds(process)
-            looks += 1
 
 
 def processor_seconds(process: psutil.Process) -> float:
