@@ -6,7 +6,7 @@ time of grace afterwards, a job may be gone.  Then it has to run, until it is ca
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from flinkray.scheduler.shared.states import JobStatus
@@ -19,6 +19,8 @@ POLL_EVERY = 5.0
 """Seconds between two questions."""
 HEALTHY = 5
 """So many answers in a row tell that it runs well."""
+PATIENCE = GRACE + 4 * HEALTHY * POLL_EVERY
+"""Seconds after which whoever waits for that need not wait any more: it has come too late."""
 
 CLUSTER_IS_NOT_RUNNING = "Cluster is not running."
 JOB_IS_NOT_RUNNING = "Job is not running."
@@ -63,6 +65,13 @@ Event = FaultBegan | FaultEnded | Seen | Cancelled
 class Violation:
     at: float
     what: str
+
+
+def is_healthy(history: Sequence[Event], since: int) -> bool:
+    """Whether the last answers tell so.  Those before the place *since* do not count."""
+    last = history[since:][-HEALTHY:]
+    are_all = all(isinstance(it, Seen) and it.status is JobStatus.RUNNING for it in last)
+    return len(last) == HEALTHY and are_all
 
 
 def violations(history: Iterable[Event]) -> list[Violation]:

@@ -14,6 +14,7 @@ from tests.availability import (
     FaultBegan,
     FaultEnded,
     Seen,
+    is_healthy,
     violations,
 )
 
@@ -90,3 +91,10 @@ def test_a_job_that_was_cancelled_has_to_end() -> None:
     ]
     assert whats(*WELL, *late) == [RUNNING_AFTER_CANCELLATION]
     assert whats(*WELL, Cancelled(30), *seen(None, 60)) == []
+
+
+def test_who_waits_for_a_job_to_run_well_counts_what_was_seen_since() -> None:
+    assert is_healthy(WELL, 0)
+    assert not is_healthy(WELL, 1)
+    assert not is_healthy([*WELL, *seen(RESTARTING, 30)], 0)
+    assert is_healthy([*seen(None, 1), *WELL], 1)

@@ -17,14 +17,14 @@ from flinkray.core.ids import JobID
 from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.shared.states import JobStatus
 from tests.availability import (
-    GRACE,
-    HEALTHY,
+    PATIENCE,
     POLL_EVERY,
     Cancelled,
     Event,
     FaultBegan,
     FaultEnded,
     Seen,
+    is_healthy,
     violations,
 )
 from tests.simulation.streaming_job import StreamingJob
@@ -68,10 +68,9 @@ class AvailableJob(StreamingJob):
 
     async def _run(self, program: Program, graph: JobGraph) -> None:
         await self.cluster.start()
-        world = await self.user._submit(graph)
+        world = await self.user.submit(graph)
         self._began = self.simulation.now
-        self._in_a_row = 0
-        self._is_healthy = asyncio.Event()
+        self._told = asyncio.Event()
         watching = asyncio.ensure_future(self._watch(graph.job_id))
         for burst in self.bursts:
             await self._until_healthy()
@@ -83,9 +82,9 @@ class AvailableJob(StreamingJob):
         found = violations(self.history)
         assert not found, (found, self.history)
         world.is_cancelled = True
-        await self.user._insist(lambda: self.user._cancel(graph.job_id))
+        await self.user.insist(lambda: self.user.cancel(graph.job_id))
         self._note(Cancelled(self._now))
-        result = await self.user._result(graph.job_id)
+        result = await self.user.result(graph.job_id)
         assert result.status is JobStatus.CANCELED, result
         await asyncio.sleep(2 * POLL_EVERY)
         watching.cancel()
@@ -100,10 +99,7 @@ class AvailableJob(StreamingJob):
     def _note(self, event: Event) -> None:
         self.history.append(event)
         self.simulation.tell("%s", event)
-        is_running = isinstance(event, Seen) and event.status is JobStatus.RUNNING
-        self._in_a_row = self._in_a_row + 1 if is_running else 0
-        if self._in_a_row >= HEALTHY:
-            self._is_healthy.set()
+        self._told.set()
 
     async def _watch(self, job_id: JobID) -> None:
         while True:
@@ -115,10 +111,15 @@ class AvailableJob(StreamingJob):
 
     async def _until_healthy(self) -> None:
         """Or as long as the rules of availability want at most."""
-        self._in_a_row = 0
-        self._is_healthy.clear()
+        since = len(self.history)
+
+        async def healthy() -> None:
+            while not is_healthy(self.history, since):
+                self._told.clear()
+                await self._told.wait()
+
         with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._is_healthy.wait(), GRACE + 4 * HEALTHY * POLL_EVERY)
+            await asyncio.wait_for(healthy(), PATIENCE)
 
     # --- faults -----------------------------------------------------------------------------------
 

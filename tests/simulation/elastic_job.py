@@ -67,13 +67,13 @@ class ElasticUser(JobUser):
         self.told: Counter[str] = Counter()
         """How often a job was resized, or that failed."""
 
-    async def _submit(self, graph: JobGraph) -> StreamingWorld:
-        world = await super()._submit(graph)
+    async def submit(self, graph: JobGraph) -> StreamingWorld:
+        world = await super().submit(graph)
         self._resizing[graph.job_id] = asyncio.ensure_future(self._resize_often(world, graph))
         return world
 
-    async def _result(self, job_id: JobID) -> JobResult:
-        result = await super()._result(job_id)
+    async def result(self, job_id: JobID) -> JobResult:
+        result = await super().result(job_id)
         self._resizing.pop(job_id).cancel()
         return result
 

@@ -80,15 +80,15 @@ class JobUser:
 
     async def run(self, graph: JobGraph) -> JobResult:
         """To its end."""
-        world = await self._submit(graph)
-        return await self._result(world.job_id)
+        world = await self.submit(graph)
+        return await self.result(world.job_id)
 
     async def stop_and_resume(self, program: Program, graph: JobGraph) -> JobResult:
         """Once or twice, then let it run to its end; or it gets there before.  *graph*: that of the
         first job."""
         for stops_left in (*range(self._random.choice((1, 1, 2)), 0, -1), 0):
-            world = await self._submit(graph)
-            result = asyncio.ensure_future(self._result(world.job_id))
+            world = await self.submit(graph)
+            result = asyncio.ensure_future(self.result(world.job_id))
             acting = asyncio.ensure_future(self._act(world, result, may_stop=stops_left > 0))
             answers = await acting
             await result
@@ -102,7 +102,7 @@ class JobUser:
             graph = job_graph(program)
         raise AssertionError("the last job was not stopped")
 
-    async def _submit(self, graph: JobGraph) -> StreamingWorld:
+    async def submit(self, graph: JobGraph) -> StreamingWorld:
         world = self.worlds.begin(graph)
 
         async def submit() -> None:
@@ -111,13 +111,13 @@ class JobUser:
             except DuplicateJobSubmissionError:
                 return
 
-        await self._insist(submit)
+        await self.insist(submit)
         return world
 
-    async def _result(self, job_id: JobID) -> JobResult:
-        return await self._insist(lambda: self.cluster.result(job_id))
+    async def result(self, job_id: JobID) -> JobResult:
+        return await self.insist(lambda: self.cluster.result(job_id))
 
-    async def _insist(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def insist(self, call: Callable[[], Awaitable[T]]) -> T:
         """Until it succeeds."""
         while True:
             try:
@@ -143,7 +143,7 @@ class JobUser:
                 while not (result.done() or world.completed):  # there is something to go on from
                     await asyncio.wait([result], timeout=0.1)
                 world.is_cancelled = True
-                await self._insist(lambda: self._cancel(world.job_id))
+                await self.insist(lambda: self.cancel(world.job_id))
                 break
             asked.append(asyncio.ensure_future(self._take(world, kind)))
             if random.random() < 0.7:
@@ -151,7 +151,7 @@ class JobUser:
         await result
         return [await it for it in asked]
 
-    async def _cancel(self, job_id: JobID) -> None:
+    async def cancel(self, job_id: JobID) -> None:
         try:
             await (await self.cluster.dispatcher()).cancel_job(job_id)
         except JobStateError:
@@ -204,7 +204,7 @@ class JobUser:
     async def _check_contents(self, path: str, kind: SnapshotType) -> None:
         """Records that are counted in it are committed, and no others."""
         counts, fired = dict(self.external.counts), dict(self.external.fired)
-        found, open_ = await self._insist(lambda: _counts_in(path))
+        found, open_ = await self.insist(lambda: _counts_in(path))
         assert found == counts, f"{path} counts {found}, and there are {counts}"
         told = {key: fired.get(key, 0) + open_.get(key, 0) for key in counts}
         assert told == counts, f"{path} has {open_} in windows, {fired} of {counts} were told"

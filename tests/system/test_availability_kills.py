@@ -26,14 +26,14 @@ from flinkray.datastream import Configuration, StreamExecutionEnvironment, Types
 from flinkray.datastream.connectors import DiscardingSink
 from flinkray.scheduler.shared.states import JobStatus
 from tests.availability import (
-    GRACE,
-    HEALTHY,
+    PATIENCE,
     POLL_EVERY,
     Cancelled,
     Event,
     FaultBegan,
     FaultEnded,
     Seen,
+    is_healthy,
     violations,
 )
 from tests.datastream.numbers import generated
@@ -131,7 +131,6 @@ class Watch:
         self.history: list[Event] = []
         self._job = job
         self._began = time.monotonic()
-        self._in_a_row = 0
         self._changed = threading.Condition()
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch")
@@ -151,17 +150,14 @@ class Watch:
     def note(self, event: Event) -> None:
         with self._changed:
             self.history.append(event)
-            is_running = isinstance(event, Seen) and event.status is JobStatus.RUNNING
-            self._in_a_row = self._in_a_row + 1 if is_running else 0
             self._changed.notify()
         log.info("%s", event)
 
     def until_healthy(self) -> None:
         """Or as long as the rules want at most, and somewhat longer."""
         with self._changed:
-            self._in_a_row = 0
-            most = GRACE + 4 * HEALTHY * POLL_EVERY
-            self._changed.wait_for(lambda: self._in_a_row >= HEALTHY, most)
+            since = len(self.history)
+            self._changed.wait_for(lambda: is_healthy(self.history, since), PATIENCE)
 
     def _run(self) -> None:
         while not self._is_over.wait(POLL_EVERY):
