@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -30,7 +31,15 @@ from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.testing.waiting import wait_until
 from tests.datastream.numbers import generated
 from tests.datastream.tallies import Tally, by_key, differences, settings
-from tests.system.kills.gaps import Gap, Gaps, gaps, longest, quantile, starts
+from tests.system.kills.gaps import (
+    Gap,
+    Gaps,
+    gaps,
+    longest,
+    quantile,
+    starts,
+    waits_for_the_first,
+)
 from tests.system.kills.leaders import Leaders
 from tests.system.kills.victims import MASTERS, Kill, Moments, Victims
 from tests.system.observer import traces
@@ -75,6 +84,8 @@ END = 300.0
 """Seconds within which a job ends that nothing happens to any more, also on a busy machine."""
 AROUND = 2.0
 """Seconds after a kill in which a gap is taken for its."""
+NOTICED = 0.1
+"""Seconds of a gap of which something is said."""
 MODES: tuple[dict[str, str], ...] = (
     {},
     {"execution.checkpointing.unaligned.enabled": "true", "state.backend.type": "rocksdb"},
@@ -141,12 +152,17 @@ def told(milliseconds: Sequence[float]) -> str:
 
 
 def tell_of_gaps(found: list[Gap], kills: Sequence[Kill]) -> None:
-    """Of the output of one job."""
+    """Between two records of the output."""
     by_kind: dict[str, list[float]] = defaultdict(list)
     for kill in kills:
-        by_kind[kill.kind].append(longest(found, kill.at, kill.at + AROUND))
+        gap = longest(found, kill.at, kill.at + AROUND)
+        by_kind[kill.kind].append(gap)
+        if gap > NOTICED:
+            log.info("gap of %.0f ms around %s", gap * 1e3, kill)
     for kind, of_kind in sorted(by_kind.items()):
         log.info("longest gap of the output after a kill of a %s: %s", kind, told(of_kind))
+    if by_kind:
+        log.info("after any kill: %s", told(list(chain.from_iterable(by_kind.values()))))
 
 
 def tell_of_leaders(leaders: Leaders, kills: Iterable[Kill]) -> None:
@@ -203,6 +219,8 @@ def test_masters_that_are_killed_at_random_stop_no_task_and_lead_one_after_the_o
             for failure in handle.exceptions():
                 log.info("job %d told at %.3f: %s", jobs, failure.timestamp, failure.text)
             tell_of_gaps(gaps(folder), kills)
+            firsts = [wait for _, wait in waits_for_the_first(folder)]
+            log.info("from the start of a task to its first record: %s", told(firsts))
             assert not difference
             assert max(numbers) == 0, kills
             assert max(starts(folder)) == 1, kills
