@@ -23,21 +23,24 @@ from flinkray.client.python_job import PythonJobBuilder
 from flinkray.scheduler.shared.states import ExecutionState
 
 GOAL = 3.0
-"""The slowest of all but the first, beside their median."""
+"""The slowest of the third and later ones, beside the second: that one found all that it needed
+ready."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=10)
     arguments = parser.parse_args()
+    if arguments.jobs < 3:
+        parser.error("the third is compared with the second")
     for name, value in facts("ray").items():
         print(f"{name}: {value}")
     with flinkray.connect() as client:
         times = [_run(client, number) for number in range(arguments.jobs)]
-    rest = times[1:]
-    ratio = max(rest) / median(rest)
-    print(f"all but the first: median {median(rest):.2f} s, slowest {max(rest):.2f} s")
-    print(f"slowest to median: {ratio:.1f} x (goal: at most {GOAL:g} x)")
+    _, second, *later = times
+    ratio = max(later) / second
+    print(f"third and later: median {median(later):.2f} s, slowest {max(later):.2f} s")
+    print(f"slowest to the second: {ratio:.1f} x (goal: at most {GOAL:g} x)")
     return 0 if ratio <= GOAL else 1
 
 

@@ -12,6 +12,7 @@ import ray
 from flinkray.rpc import LocalNetwork, LocalRpcService
 from flinkray.rpc.ray.directory import RayDirectory
 from flinkray.rpc.ray.prestarted import Prestarted, PrestartedKeeper, PrestartedTaker
+from flinkray.rpc.wire import codec
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.rpc.endpoints import echo_spec
 
@@ -25,6 +26,7 @@ class Book(RayDirectory):
         super().__init__("test")
         self.begun: list[str] = []
         self.ready: list[str] = []
+        self.claimed: list[str] = []
         self.removed: list[str] = []
         self.is_away = False
 
@@ -40,6 +42,20 @@ class Book(RayDirectory):
         was_ready = name in self.ready
         self.ready = [known for known in self.ready if known != name]
         return was_ready
+
+    def claim_starting(self) -> str | None:
+        free = [name for name in self.begun if name not in self.claimed]
+        self.claimed += free[:1]
+        return free[0] if free else None
+
+    def claimed_prestarted(self) -> list[str]:
+        return list(self.claimed)
+
+    def is_ready(self, name: str) -> None:
+        """As :meth:`prestarted_ready`."""
+        self.begun.remove(name)
+        self.claimed = [known for known in self.claimed if known != name]
+        self.ready.append(name)
 
     def prestarted_begun(self, name: str) -> None:
         self.begun.append(name)
@@ -85,6 +101,7 @@ class Cluster:
         self.book = Book()
         self.book.ready.append("Prestarted-1")
         self.killed: list[str] = []
+        self.taken = asyncio.Event()
         self.may_answer = asyncio.Event()
         self.may_answer.set()
 
@@ -98,7 +115,7 @@ class Cluster:
         self.killed.append(name)
 
     def taker(self) -> PrestartedTaker:
-        return PrestartedTaker(self.driver, self.book, self.run, self.kill)
+        return PrestartedTaker(self.driver, self.book, self.run, self.kill, self.taken.set)
 
     async def close(self) -> None:
         await self.driver.close()
@@ -199,4 +216,79 @@ async def test_a_prestarted_process_that_is_in_the_book_and_dead_is_ended() -> N
     await keeper._fill_up(0)
     assert cluster.killed == cluster.book.removed == ["Prestarted-1"]
     assert cluster.book.ready == []
+    await cluster.close()
+
+
+@on_virtual_time
+async def test_one_that_is_being_created_is_waited_for() -> None:
+    cluster = Cluster()
+    cluster.book.ready.clear()
+    cluster.book.begun.append("Prestarted-1")
+    spawning = asyncio.ensure_future(cluster.taker().spawn(echo_spec("worker")))
+    await asyncio.sleep(5)
+    assert not spawning.done()
+    assert not cluster.taken.is_set()
+    cluster.book.is_ready("Prestarted-1")
+    role = await cluster.prestarted.role
+    assert cluster.taken.is_set()
+    role.answer.set_result(codec.encode((True, "worker/echo")))
+    assert await spawning == "worker/echo"
+    await cluster.close()
+
+
+@on_virtual_time
+async def test_no_more_wait_than_are_being_created() -> None:
+    """Many jobs that begin at once would otherwise get their processes one after the other."""
+    cluster = Cluster()
+    cluster.book.ready.clear()
+    cluster.book.begun += ["Prestarted-1", "Prestarted-2"]
+    spawning = [
+        asyncio.ensure_future(cluster.taker().spawn(echo_spec(name))) for name in ("a", "b", "c")
+    ]
+    await asyncio.sleep(1)
+    assert [task.done() for task in spawning] == [False, False, True]
+    assert spawning[-1].result() is None
+    cluster.book.begun.remove("Prestarted-2")  # the keeper has ended it: nobody waits for it
+    await asyncio.sleep(1)
+    assert [task.done() for task in spawning] == [False, True, True]
+    await cancelled(spawning[0])
+    await cluster.close()
+
+
+@on_virtual_time
+async def test_one_that_takes_long_to_be_created_is_not_waited_for_for_ever() -> None:
+    cluster = Cluster()
+    cluster.book.ready.clear()
+    cluster.book.begun.append("Prestarted-1")
+    started = asyncio.get_running_loop().time()
+    assert await cluster.taker().spawn(echo_spec("worker")) is None
+    assert 60 <= asyncio.get_running_loop().time() - started < 61
+    await cluster.close()
+
+
+@on_virtual_time
+async def test_one_that_somebody_waits_for_and_one_that_was_taken_are_replaced() -> None:
+    cluster = Cluster()
+    created: list[str] = []
+
+    async def create(name: str) -> None:
+        created.append(name)
+
+    keeper = PrestartedKeeper(cluster.driver, cluster.book, cluster.run, create, cluster.kill)
+    keeping = cluster.driver.create_task(keeper.keep(2), "keep")
+    await asyncio.sleep(0.1)
+    assert len(created) == 1
+    assert cluster.book.claim_starting() == created[0]
+    await asyncio.sleep(1)
+    assert len(created) == 2
+    cluster.book.remove_prestarted("Prestarted-1")
+    keeper.taken()
+    await asyncio.sleep(0.2)
+    assert len(created) == 2
+    await asyncio.sleep(0.2)
+    assert len(created) == 3
+    cluster.book.is_ready(created[0])
+    await asyncio.sleep(2)
+    assert len(created) == 3
+    keeping.cancel()
     await cluster.close()

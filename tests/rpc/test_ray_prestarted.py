@@ -137,3 +137,29 @@ async def test_an_error_at_the_start_of_the_role_is_the_spawners(service: RayRpc
     )
     with pytest.raises(OrderError, match="the factory fails"):
         await service.spawn(spec)
+
+
+def test_each_that_is_being_created_is_claimed_by_one(ray_cluster: None) -> None:
+    directory = RayDirectory(f"rpc-{uuid.uuid4().hex}")
+    for name in ("Prestarted-1", "Prestarted-2"):
+        directory.prestarted_begun(name)
+    assert [directory.claim_starting() for _ in range(3)] == ["Prestarted-1", "Prestarted-2", None]
+    directory.prestarted_ready("Prestarted-1")
+    assert directory.claimed_prestarted() == ["Prestarted-2"]
+    directory.remove_prestarted("Prestarted-2")
+    assert directory.claimed_prestarted() == []
+
+
+def test_a_claim_to_one_that_has_just_become_ready_leaves_nothing(ray_cluster: None) -> None:
+    class Overtaken(RayDirectory):
+        def starting_prestarted(self) -> list[str]:
+            names = super().starting_prestarted()
+            for name in names:
+                self.prestarted_ready(name)
+            return names
+
+    directory = Overtaken(f"rpc-{uuid.uuid4().hex}")
+    directory.prestarted_begun("Prestarted-1")
+    assert directory.claim_starting() is None
+    assert directory.claimed_prestarted() == []
+    directory.remove_prestarted("Prestarted-1")

@@ -26,6 +26,7 @@ _SECRET_SIZE = 32
 _PROCESS = b"process:"
 _PRESTARTED = b"prestarted:"
 _STARTING = b"prestarted-starting:"
+_CLAIMED = b"prestarted-claimed:"
 
 
 @stored("ProcessRecord")
@@ -113,14 +114,14 @@ class RayDirectory:
     def prestarted_ready(self, name: str) -> None:
         """It is ready to take over a role."""
         self._put(_PRESTARTED + name.encode())
-        internal_kv._internal_kv_del(_STARTING + name.encode(), namespace=self._space)
+        self._starts_no_more(name)
 
     def remove_prestarted(self, name: str) -> bool:
         """It is not any more, or will not be.  Idempotent.
 
         Returns whether it was ready: of all who remove it at the same time, one hears that.
         """
-        internal_kv._internal_kv_del(_STARTING + name.encode(), namespace=self._space)
+        self._starts_no_more(name)
         key = _PRESTARTED + name.encode()
         return internal_kv._internal_kv_del(key, namespace=self._space) > 0
 
@@ -131,6 +132,29 @@ class RayDirectory:
     def starting_prestarted(self) -> list[str]:
         """Names of those that are being created, sorted."""
         return self._names(_STARTING)
+
+    def claim_starting(self) -> str | None:
+        """One that is being created, and that nobody waits for but the caller; None: there is none.
+        Whoever is faster may take it all the same when it is ready."""
+        for name in self.starting_prestarted():
+            key = _CLAIMED + name.encode()
+            already_there = internal_kv._internal_kv_put(
+                key, b"", overwrite=False, namespace=self._space
+            )
+            if already_there:
+                continue
+            if name in self.starting_prestarted():
+                return name  # from now on whoever says that it starts no more takes the claim back
+            internal_kv._internal_kv_del(key, namespace=self._space)
+        return None
+
+    def claimed_prestarted(self) -> list[str]:
+        """Names of those that are being created and waited for, sorted."""
+        return self._names(_CLAIMED)
+
+    def _starts_no_more(self, name: str) -> None:
+        for key in (_STARTING, _CLAIMED):
+            internal_kv._internal_kv_del(key + name.encode(), namespace=self._space)
 
     def _put(self, key: bytes) -> None:
         internal_kv._internal_kv_put(key, b"", overwrite=True, namespace=self._space)

@@ -13,6 +13,7 @@ import logging
 import uuid
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import ray
@@ -23,6 +24,7 @@ from flinkray.rpc.gateway import RpcGateway, ask_timeout, runs_to_completion
 from flinkray.rpc.ray.directory import RayDirectory
 from flinkray.rpc.service import RpcService
 from flinkray.rpc.spec import EndpointSpec
+from flinkray.rpc.time_limit import within
 from flinkray.rpc.wire import codec
 
 logger = logging.getLogger(__name__)
@@ -30,8 +32,14 @@ logger = logging.getLogger(__name__)
 PRESTARTED_ENDPOINT = "prestarted"
 
 _POLL = 1.0
-"""Seconds between two looks at how many there are.  Those that were taken need not be replaced at
-once: the processor has better to do then."""
+"""Seconds between two looks at how many there are."""
+_AFTER_TAKEN = 0.3
+"""Seconds until one that was taken by this process is replaced: its job is deployed by then if all
+it needs was ready, and the processor had nothing else to do."""
+_LOOK_AGAIN = 0.1
+"""Seconds between two looks whether one that is being created is ready."""
+_PATIENCE = 60.0
+"""Seconds for which such a one is waited for: as long as a start may take."""
 
 _START_TIMEOUT = 60.0
 """Seconds after which one that is being created is given up."""
@@ -83,22 +91,49 @@ class PrestartedTaker:
         directory: RayDirectory,
         run: Callable[..., Awaitable[Any]],
         kill_actor: Callable[[str], Awaitable[None]],
+        on_taken: Callable[[], None],
     ) -> None:
+        """*on_taken*: there is one less."""
         self._service = service
         self._directory = directory
         self._run = run
         self._kill_actor = kill_actor
+        self._on_taken = on_taken
 
     async def spawn(self, spec: EndpointSpec) -> str | None:
         """The address of the role's endpoint; None: there is no prestarted process.
 
+        One that is being created is waited for, rather than that another one is created beside it;
+        but by no more than one, so that many that want a process at once all begin to get one.
+
         Raises:
             Exception: what the factory or ``on_start`` raised.
         """
+        clock = self._service.clock
+        give_up = clock.monotonic() + _PATIENCE
+        claimed: str | None = None
+        while True:
+            address = await self._become(spec)
+            if address is not None:
+                return address
+            if claimed is None:
+                claimed = await self._run(self._directory.claim_starting)
+                if claimed is None:
+                    return None
+            elif claimed not in await self._run(self._directory.starting_prestarted):
+                claimed = None  # it has just become ready, or was ended
+                continue
+            if clock.monotonic() >= give_up:
+                return None
+            await asyncio.sleep(_LOOK_AGAIN)
+
+    async def _become(self, spec: EndpointSpec) -> str | None:
+        """None: none is ready."""
         owner = None if spec.detached else self._service.process_name
         for name in await self._run(self._directory.ready_prestarted):
             if not await self._take(name):
                 continue  # somebody else was faster
+            self._on_taken()
             try:
                 prestarted = await self._service.connect(
                     f"{name}/{PRESTARTED_ENDPOINT}", PrestartedGateway
@@ -150,6 +185,11 @@ class PrestartedKeeper:
         self._kill_actor = kill_actor
         self._starting: dict[str, float] = {}
         """Since when each has been seen to start."""
+        self._taken = asyncio.Event()
+
+    def taken(self) -> None:
+        """By this process; what others take is seen at the next look."""
+        self._taken.set()
 
     async def keep(self, number: int) -> None:
         """Runs until it is cancelled."""
@@ -158,7 +198,10 @@ class PrestartedKeeper:
                 await self._fill_up(number)
             except (RpcError, ray.exceptions.RayError) as error:  # also: Ray's head is away
                 logger.warning("prestarted processes: %s", error)
-            await asyncio.sleep(_POLL)
+            with suppress(asyncio.TimeoutError):
+                await within(_POLL, self._taken.wait())
+                await asyncio.sleep(_AFTER_TAKEN)
+            self._taken.clear()
 
     async def _fill_up(self, number: int) -> None:
         starting = await self._run(self._directory.starting_prestarted)
@@ -175,7 +218,8 @@ class PrestartedKeeper:
             for name in missing:
                 if name in still_ready:
                     await self._end(name)
-        for _ in range(number - len({*ready, *starting})):
+        claimed = await self._run(self._directory.claimed_prestarted)
+        for _ in range(number - len({*ready, *starting} - ({*claimed} - {*ready}))):
             name = f"Prestarted-{uuid.uuid4().hex[:8]}"
             await self._run(self._directory.prestarted_begun, name)
             await self._create(name)

@@ -111,7 +111,9 @@ class RayRpcService(BaseRpcService):
             self.head.ask,
             lambda: self.max_frame_size,
         )
-        self._prestarted = PrestartedTaker(self, self._directory, self.head.ask, self._actors.kill)
+        self._prestarted = PrestartedTaker(
+            self, self._directory, self.head.ask, self._actors.kill, self._prestarted_taken
+        )
         self._keeper_of_prestarted: PrestartedKeeper | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._taken_children: set[str] = set()
@@ -335,6 +337,10 @@ class RayRpcService(BaseRpcService):
         )
         if number:
             self._keeping = self.create_task(keeper.keep(number), "keep prestarted processes")
+
+    def _prestarted_taken(self) -> None:
+        if self._keeper_of_prestarted is not None:
+            self._keeper_of_prestarted.taken()
 
     async def end_prestarted(self) -> None:
         if self._keeping is not None:
