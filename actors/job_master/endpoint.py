@@ -30,6 +30,7 @@ from flinkray.actors.job_master.checkpoint_carrier import CheckpointCarrier
 from flinkray.actors.job_master.global_aggregates import GlobalAggregates
 from flinkray.actors.job_master.job_end import report_end
 from flinkray.actors.job_master.leaders import JobMasterLeaders
+from flinkray.actors.job_master.notes import NotesForSuccessor
 from flinkray.actors.job_master.overview_news import OverviewNews
 from flinkray.actors.job_master.past_coordinators import PastCoordinators
 from flinkray.actors.job_master.reconciliation import Reconciliation
@@ -227,7 +228,9 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         self._coordinators = CoordinatorRunner(
             self,
             processes,
-            _CoordinatorEvents(self, self._scheduler, self._sources, self._apply),
+            _CoordinatorEvents(
+                self, self._scheduler, self._sources, self._slots.notes, self._apply
+            ),
             heartbeat,
         )
         self._checkpoints = CheckpointCarrier(
@@ -662,11 +665,13 @@ class _CoordinatorEvents(CoordinatorListener):
         job_master: JobMaster,
         scheduler: JobScheduler,
         sources: SourceCoordination,
+        notes: NotesForSuccessor,
         apply: Callable[[list[act.JobSchedulerAction]], None],
     ) -> None:
         self._job_master = job_master
         self._scheduler = scheduler
         self._sources = sources
+        self._notes = notes
         self._apply = apply
         self._clock = job_master.clock
 
@@ -682,13 +687,18 @@ class _CoordinatorEvents(CoordinatorListener):
         now = self._clock.monotonic()
         is_of_sources = coordinator.kind is CoordinatorKind.SOURCE_ENUMERATORS
         goes_on = is_of_sources and self._sources.may_go_on(now)
-        self._sources.gone(coordinator, cause, goes_on=goes_on)
+        self._gone(coordinator, cause, goes_on=goes_on)
         self._apply(self._scheduler.coordinator_lost(coordinator, cause, now, goes_on=goes_on))
 
     def coordinator_stopped(self, coordinator: CoordinatorID) -> None:
-        self._sources.gone(coordinator, "it was stopped")
+        self._gone(coordinator, "it was stopped")
         now = self._clock.monotonic()
         self._apply(self._scheduler.coordinator_stopped(coordinator, now))
+
+    def _gone(self, coordinator: CoordinatorID, cause: str, *, goes_on: bool = False) -> None:
+        self._sources.gone(coordinator, cause, goes_on=goes_on)
+        if coordinator.kind is CoordinatorKind.SOURCE_ENUMERATORS:
+            self._notes.coordinator_is_gone(coordinator.attempt_number)
 
     def coordinator_answered(self, coordinator: CoordinatorID, event: CoordinatorEvent) -> None:
         now = self._clock.monotonic()

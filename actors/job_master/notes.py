@@ -12,13 +12,22 @@ from flinkray.actors.gateways import SlotPoolGateway
 from flinkray.actors.gateways.stream_coordinator import StreamCoordinatorGateway
 from flinkray.actors.job_master.past_pools import PastPools
 from flinkray.actors.job_master.slot_pool_connection import Call
-from flinkray.core.errors import FlinkRayError, RpcTimeoutError
+from flinkray.core.errors import (
+    FlinkRayError,
+    RecipientUnreachableError,
+    RpcConnectionError,
+    RpcTimeoutError,
+)
 from flinkray.core.ids import ExecutionVertexID, JobMasterId
 from flinkray.rpc import FencedRpcEndpoint
 from flinkray.scheduler.shared.taking_over import FinishedTask, JobNotes
 
 log = logging.getLogger(__name__)
 
+_MAY_HAVE_EARLIER_ONES = (RpcTimeoutError, RpcConnectionError, RecipientUnreachableError)
+"""What is said of a coordinator that may live all the same."""
+_RETRY_DELAY = 0.1
+"""Seconds until it is told again."""
 _FINISHED_PER_MESSAGE = 2000
 """Tasks, each with its slot: well below the frame size."""
 
@@ -70,6 +79,10 @@ class NotesForSuccessor:
         self._finished.update((task.state.attempt_id.vertex, task) for task in tasks)
         for call in _told_in_parts(tasks):
             self._tell(call)
+
+    def coordinator_is_gone(self, attempt_number: int) -> None:
+        """That of the sources, or it will not come: it hands over nothing."""
+        self._second.has_gone(attempt_number)
 
     async def acknowledged(self) -> None:
         """Returns when all notes so far are, and no earlier ones can be found instead; who waits
@@ -126,6 +139,8 @@ class _SecondCopy:
         self._kept: JobNotes | None = None
         """The last ones that are there."""
         self._keeping: asyncio.Task[None] | None = None
+        self._gone = -1
+        """The last attempt of the coordinator that is gone."""
 
     @property
     def is_kept(self) -> bool:
@@ -135,28 +150,44 @@ class _SecondCopy:
     def keep(self, notes: JobNotes) -> None:
         """Begin."""
         self._notes = notes
-        if self._keeping is None and notes.source_coordinator is None:
+        if self._keeping is None and self._address(notes) is None:
             self._kept = notes
         elif self._keeping is None:
             self._keeping = self._job_master.create_task(self._keep(), "note at the coordinator")
+
+    def has_gone(self, attempt_number: int) -> None:
+        self._gone = max(self._gone, attempt_number)
+        notes = self._notes
+        if self._keeping is not None and notes is not None and self._address(notes) is None:
+            self._keeping.cancel()
+            self._ended(notes)
+
+    def _address(self, notes: JobNotes) -> str | None:
+        """Of the coordinator; None: there is none that could have notes."""
+        place = notes.source_coordinator
+        return None if place is None or place.attempt_number <= self._gone else place.address
 
     async def _keep(self) -> None:
         while (notes := self._notes) is not None and self._kept is not notes:
             try:
                 await self._send(notes)
-            except RpcTimeoutError as error:  # one that hangs is found out by its heartbeats
+            except _MAY_HAVE_EARLIER_ONES as error:  # what is wrong with it is found out elsewhere
                 log.info("the coordinator of the sources is told its notes again: %s", error)
+                await self._job_master.rpc_service.pause(_RETRY_DELAY)
                 continue
             except FlinkRayError as error:
                 log.info("the coordinator of the sources keeps no notes: %s", error)
             self._kept = notes
-        self._keeping = None
+        self._ended(self._notes)
+
+    def _ended(self, kept: JobNotes | None) -> None:
+        self._kept, self._keeping = kept, None
         self._on_kept()
 
     async def _send(self, notes: JobNotes) -> None:
-        place = notes.source_coordinator
-        if place is not None:
-            coordinator = await self._job_master.connect(place.address, StreamCoordinatorGateway)
+        address = self._address(notes)
+        if address is not None:
+            coordinator = await self._job_master.connect(address, StreamCoordinatorGateway)
             await coordinator.note(self._job_master.fencing_token, notes)
 
 

@@ -170,12 +170,14 @@ class TakingOver:
             self._sources.begins_anew()
             if dead is not None:
                 self._sources.gone(dead[0], "the job begins anew")
+                self._slots.notes.coordinator_is_gone(dead[0].attempt_number)
                 dead = None
         elif notes.source_coordinator is not None:
             for reset in self._resets(reports):
                 self._sources.reset(reset)
         self._apply(actions)
         if dead is not None:
+            self._slots.notes.coordinator_is_gone(dead[0].attempt_number)
             cause = "it died with its JobMaster"
             self._sources.gone(dead[0], cause, goes_on=True)
             self._apply(self._scheduler.coordinator_lost(dead[0], cause, self._now, goes_on=True))

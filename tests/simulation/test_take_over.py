@@ -14,6 +14,7 @@ from flinkray.actors.stream_coordinator.endpoint import StreamCoordinator
 from flinkray.core.errors import RpcConnectionError
 from flinkray.scheduler.checkpoints.messages import AcknowledgeCheckpoint
 from flinkray.scheduler.shared.states import ExecutionState
+from flinkray.scheduler.shared.taking_over import JobNotes
 from flinkray.scheduler.shared.tasks import TaskDeployments, TaskExecutionState
 from flinkray.streaming.errors import StreamError
 from flinkray.testing.simulation import Simulation
@@ -273,6 +274,49 @@ def test_sources_that_only_a_dead_coordinator_knew_begin_from_the_last_checkpoin
     dies = DiesBeforeItTells(simulation, deaths)
     simulation.run(SmallJob(simulation, observers=(dies, deaths)).run())
     assert dies.is_over
+
+
+@dataclass
+class LosesTheNote(CallObserver):
+    """That the first attempts are deployed does not reach the coordinator of the sources: the
+    connection to it is reset."""
+
+    simulation: Simulation
+    lost: list[ObservedCall] = field(default_factory=list)
+    known: JobNotes | None = None
+    """To the coordinator."""
+
+    def begins(self, call: ObservedCall) -> None:
+        if self.lost or not of("StreamCoordinator", "note")(call):
+            return
+        assert isinstance(call.endpoint, StreamCoordinator)
+        self.known = call.endpoint._notes
+        if self.known is None:
+            return  # where it is itself
+        self.lost.append(call)
+        for connection in self.simulation.network.connections():
+            ends = {connection.near.process, connection.far.process}
+            if ends == {call.sender, call.receiver}:
+                connection.break_off("the connection was reset")
+
+    def succeeded(self, call: ObservedCall, result: object) -> None:
+        if call in self.lost:
+            assert isinstance(call.endpoint, StreamCoordinator)
+            call.endpoint._notes = self.known
+
+
+def test_a_coordinator_that_could_not_be_told_hands_over_no_earlier_notes() -> None:
+    """By those the first attempts were never deployed, and were deployed once more (seed 205982).
+    All die who know better."""
+    simulation = Simulation(1, nodes=2)
+    loses = LosesTheNote(simulation)
+    reported = of("JobMaster", "tasks_reported")
+    moments = [("TaskExecutor", after(2, reported)), ("SlotPool", reported), *job_masters(reported)]
+    deaths = Deaths(simulation, moments)
+    simulation.run(SmallJob(simulation, observers=(loses, deaths)).run())
+    assert loses.lost
+    assert not deaths.moments
+    assert [*deaths.attempts] == [0, 1]
 
 
 @dataclass

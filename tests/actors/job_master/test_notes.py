@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from flinkray.actors.gateways import SlotPoolGateway
 from flinkray.actors.gateways.stream_coordinator import StreamCoordinatorGateway
 from flinkray.actors.job_master.notes import NotesForSuccessor
 from flinkray.actors.job_master.past_pools import PastPools
 from flinkray.actors.job_master.slot_pool_connection import Call
-from flinkray.core.errors import RpcTimeoutError
+from flinkray.core.errors import RpcConnectionError, RpcTimeoutError
 from flinkray.core.ids import ExecutionGraphID, JobID, JobMasterId
 from flinkray.rpc import FencedRpcEndpoint, LocalNetwork, LocalRpcService
 from flinkray.scheduler.shared.taking_over import JobNotes, SourceCoordinatorPlace
@@ -54,8 +56,8 @@ class Noting:
             raise self.refuses.pop(0)
         self.kept.append(notes)
 
-    def of(self, restores: int, *, coordinated: bool = True) -> JobNotes:
-        place = SourceCoordinatorPlace(0, TOKEN, self.coordinator.address)
+    def of(self, restores: int, *, coordinated: bool = True, attempt: int = 0) -> JobNotes:
+        place = SourceCoordinatorPlace(attempt, TOKEN, self.coordinator.address)
         graph = number(ExecutionGraphID, 1)
         return JobNotes(graph, (), b"", restores, place if coordinated else None)
 
@@ -84,17 +86,33 @@ async def test_nobody_waits_for_a_coordinator_that_is_not_there() -> None:
     assert await noting.is_acknowledged()
     noting.network.kill("StreamCoordinator")
     noting.notes.note(noting.of(2))
+    assert not await noting.is_acknowledged()  # it may live
+    noting.notes.coordinator_is_gone(0)
+    assert await noting.is_acknowledged()
+    noting.notes.note(noting.of(3))
     assert await noting.is_acknowledged()
     assert noting.kept == []
 
 
+@pytest.mark.parametrize("error", [RpcTimeoutError("no answer"), RpcConnectionError("was reset")])
 @on_virtual_time
-async def test_a_coordinator_that_has_not_answered_is_told_again() -> None:
-    """It may have notes of before, and must not hand over those."""
+async def test_a_coordinator_that_has_not_answered_is_told_again(error: Exception) -> None:
+    """It may have notes of before, and must not hand over those (seed 205982)."""
     noting = Noting()
     noting.may_answer.set()
-    noting.refuses.append(RpcTimeoutError("no answer"))
+    noting.refuses.append(error)
     noting.notes.note(noting.of(1))
+    assert await noting.is_acknowledged()
+    assert [notes.restores for notes in noting.kept] == [1]
+
+
+@on_virtual_time
+async def test_the_coordinator_that_takes_the_place_of_one_that_is_gone_is_told() -> None:
+    noting = Noting()
+    noting.notes.coordinator_is_gone(0)
+    noting.notes.note(noting.of(1, attempt=1))
+    assert not await noting.is_acknowledged()
+    noting.may_answer.set()
     assert await noting.is_acknowledged()
     assert [notes.restores for notes in noting.kept] == [1]
 
