@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -24,6 +26,8 @@ LONGEST_START = 60.0
 """Seconds."""
 TICK = 200
 """Milliseconds; sessions end after 2 ticks at the earliest."""
+LONGEST_SESSION = 60_000
+"""Milliseconds."""
 
 
 def why_not() -> str:
@@ -54,6 +58,7 @@ class ZooKeeperServer:
             "clientPortAddress=127.0.0.1",
             f"clientPort={self.port}",
             f"minSessionTimeout={2 * TICK}",
+            f"maxSessionTimeout={LONGEST_SESSION}",
             "admin.enableServer=false",
             "4lw.commands.whitelist=ruok,srvr",
             "initLimit=50",
@@ -107,6 +112,13 @@ class ZooKeeperServer:
         assert self._process is not None
         return self._process.pid
 
+    def suspend(self) -> None:
+        """It stands still until :meth:`resume`: it takes connections, and answers nobody."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
     def stop(self) -> None:
         """As after a failure of the machine."""
         process, self._process = self._process, None
@@ -148,12 +160,15 @@ class ZooKeeperEnsemble:
             server.close()
 
 
+Server = TypeVar("Server", ZooKeeperServer, ZooKeeperEnsemble)
+
+
 @contextmanager
-def running() -> Iterator[ZooKeeperServer]:
-    """One that ends with the context; where none can be started, the test is skipped."""
+def running(make: Callable[[], Server] = ZooKeeperServer) -> Iterator[Server]:
+    """What ends with the context; where none can be started, the test is skipped."""
     if reason := why_not():
         pytest.skip(reason)
-    server = ZooKeeperServer()
+    server = make()
     try:
         server.start()
         yield server

@@ -198,8 +198,10 @@ class DispatcherConnection(LeaderRetrievalListener):
             delay = min(2 * delay, _LONGEST_DELAY)
 
     def _because(self) -> str:
-        outage = self._rpc_service.outage
-        return "" if outage is None else f" ({outage})"
+        outages = [
+            it for it in (self._rpc_service.outage, self._retriever.outage) if it is not None
+        ]
+        return f" ({'; '.join(outages)})" if outages else ""
 
     async def _connect(self) -> DispatcherGateway:
         """
@@ -219,7 +221,7 @@ class DispatcherConnection(LeaderRetrievalListener):
             raise self._error
         if self._gateway is None:
             if self._leader is None:
-                raise RpcConnectionError("no Dispatcher leads at present")
+                raise RpcConnectionError(f"no Dispatcher leads at present{self._because()}")
             address, session_id = self._leader
             gateway = await self._rpc_service.connect(
                 address, DispatcherGateway, DispatcherId.of(session_id)

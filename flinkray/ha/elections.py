@@ -182,6 +182,11 @@ class _Events(ElectionEvents):
 class LeaderRetrievalDriver(ABC):
     """Follows what leaders publish, for one retrieval."""
 
+    @property
+    @abstractmethod
+    def outage(self) -> str | None:
+        """As :attr:`LeaderRetrievalService.outage`."""
+
     @abstractmethod
     def start(
         self,
@@ -210,6 +215,10 @@ class DriverLeaderRetrievalService(LeaderRetrievalService):
         self._listener = listener
         self._driver = self._make_driver()
         self._driver.start(self._changed, self._failed)
+
+    @property
+    def outage(self) -> str | None:
+        return None if self._driver is None else self._driver.outage
 
     async def stop(self) -> None:
         self._listener = None

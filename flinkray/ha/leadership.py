@@ -78,6 +78,12 @@ class LeaderRetrievalListener(ABC):
 class LeaderRetrievalService(ABC):
     """Follows one component's leader for one listener."""
 
+    @property
+    def outage(self) -> str | None:
+        """For people: what is away by which leaders are found, since when, and the way out; None:
+        nothing is."""
+        return None
+
     @abstractmethod
     async def start(self, listener: LeaderRetrievalListener) -> None:
         """Follow from now on; a leader that is known is told at once (after this call returned).

@@ -208,6 +208,16 @@ def test_a_question_is_asked_as_soon_as_somebody_leads(monkeypatch: pytest.Monke
         assert answer.result(30) == ()
 
 
+def test_who_finds_no_dispatcher_because_what_says_who_leads_is_away_is_told_so() -> None:
+    class LostRetriever(ToldRetriever):
+        outage = "ZooKeeper has not answered since noon"
+
+    with scripted_cluster(LostRetriever(), unreachable_limit=0.3) as (_, client):
+        for timeout, error in ((None, RpcConnectionError), (0.2, RpcTimeoutError)):
+            with pytest.raises(error, match=r"'test' .*ZooKeeper has not answered since noon"):
+                client._ask("list the jobs", lambda gateway: gateway.list_jobs(), timeout)
+
+
 def test_that_nobody_leads_is_told() -> None:
     refused = pytest.raises(RpcConnectionError, match=r"cluster 'test' .*no Dispatcher leads")
     with scripted_cluster(ToldRetriever(), unreachable_limit=0.1) as (_, client), refused:

@@ -412,14 +412,21 @@ async def test_a_leader_is_told_again_after_the_server_was_away(
     fence = driver.fence
     assert fence is not None
 
+    retrieval = watching.get_dispatcher_leader_retriever()
+    await retrieval.start(RecordingListener())
+    assert retrieval.outage is None
     own_server.stop()
     await told(listener, NO_LEADER)
+    assert f"ZooKeeper, which says who leads, has not answered at {own_server.hosts} since" in (
+        retrieval.outage or ""
+    )
     await eventually(lambda: "revoked" in contender.story, 60, "the loss")
     own_server.start()
     await granted(contender, 2)
     await election.confirm_leadership(contender.session_id, "second")
     await told(listener, ("second", contender.session_id))
     assert of_nobody.leaders == []
+    assert retrieval.outage is None
     assert driver.fence not in (None, fence)
     assert not leading._client.blocking(lambda zk: zk.exists(fence))
 

@@ -26,14 +26,19 @@ import pytest
 
 import flinkray
 from flinkray.client import ClusterClient, JobHandle
-from flinkray.datastream import Configuration, StreamExecutionEnvironment
-from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.testing.waiting import wait_until
 from tests.datastream.numbers import generated
-from tests.datastream.tallies import Tally, by_key, differences, settings
+from tests.datastream.tallies import differences
+from tests.system.kills.elected_streams import (
+    CONFIGURATION,
+    END,
+    all_run,
+    attempts,
+    started,
+    the_job,
+)
 from tests.system.kills.gaps import (
     Gap,
-    Gaps,
     gaps,
     longest,
     quantile,
@@ -63,25 +68,8 @@ log = logging.getLogger(__name__)
 
 CLUSTER_ID = "master-kills"
 NAMESPACE = f"flinkray-{CLUSTER_ID}"
-CONFIGURATION = {
-    "taskmanager.numberOfTaskSlots": "2",
-    "taskmanager.cpu.cores": "0.5",
-    "taskmanager.memory": "300m",
-    "restart-strategy.type": "fixed-delay",
-    "restart-strategy.fixed-delay.attempts": "100000",
-    "restart-strategy.fixed-delay.delay": "100 ms",
-    "jobmaster.max-failovers": "100000",
-    "heartbeat.interval": "2 s",
-    "heartbeat.timeout": "20 s",
-    "execution.checkpointing.tolerable-failed-checkpoints": "-1",
-    "high-availability.type": "zookeeper",
-    "high-availability.zookeeper.client.session-timeout": "4 s",
-    "cluster.standby-masters": "1",
-}
 SECONDS, PER_SECOND = 60, 10_000
 """How long a job runs at least, and records per second."""
-END = 300.0
-"""Seconds within which a job ends that nothing happens to any more, also on a busy machine."""
 AROUND = 2.0
 """Seconds after a kill in which a gap is taken for its."""
 NOTICED = 0.1
@@ -100,38 +88,13 @@ def zookeeper() -> Iterator[ZooKeeperServer]:
 
 @pytest.fixture(scope="module")
 def streams(ray_cluster: object, zookeeper: ZooKeeperServer) -> Iterator[ClusterClient]:
-    configuration = {**CONFIGURATION, "high-availability.zookeeper.quorum": zookeeper.hosts}
+    configuration = {
+        **CONFIGURATION,
+        "high-availability.zookeeper.quorum": zookeeper.hosts,
+        "high-availability.zookeeper.client.session-timeout": "4 s",
+    }
     with flinkray.connect(cluster_id=CLUSTER_ID, configuration=configuration) as client:
         yield client
-
-
-def the_job(streams: ClusterClient) -> JobHandle:
-    def found() -> list[JobHandle]:
-        return [streams.job(it.job_id) for it in streams.list_jobs() if not it.status.is_terminal]
-
-    return wait_until(found, 60, "the job")[0]
-
-
-def started(
-    streams: ClusterClient, mode: dict[str, str], folder: Path, threads: ThreadPoolExecutor
-) -> Future[list[Any]]:
-    """A job that is on its way, and its results to come."""
-    env = StreamExecutionEnvironment.get_execution_environment(cluster=streams)
-    env.configure(Configuration.from_dict({**settings(folder / "checkpoints", "300 ms"), **mode}))
-    env.set_parallelism(2).set_buffer_timeout(10)
-    numbers, of_part = generated(env, SECONDS * PER_SECOND, PER_SECOND, folder)
-    results = by_key(numbers, Tally(of_part, echoes=True)).map(Gaps(folder)).uid("gaps")
-    return threads.submit(lambda: list(results.execute_and_collect()))
-
-
-def all_run(job: JobHandle) -> bool:
-    found = [e.state for v in job.details().vertices for e in v.executions]
-    return bool(found) and all(state is ExecutionState.RUNNING for state in found)
-
-
-def attempts(job: JobHandle) -> set[int]:
-    """The numbers of the last attempts of all tasks."""
-    return {e.attempt_number for v in job.details().vertices for e in v.executions}
 
 
 def kill_while_it_runs(job: JobHandle, ended: Future[Any], folder: Path, victims: Victims) -> None:
@@ -198,14 +161,15 @@ def test_masters_that_are_killed_at_random_stop_no_task_and_lead_one_after_the_o
             folder = tmp_path / str(jobs)
             folder.mkdir()
             before = len(victims.kills)
-            results = started(streams, mode, folder, threads)
+            count = SECONDS * PER_SECOND
+            results = started(streams, generated, count, PER_SECOND, folder, threads, **mode)
             handle = the_job(streams)
             kill_while_it_runs(handle, results, folder, victims)
             with suppress(TimeoutError):
                 results.result(timeout=END)
             assert results.done(), f"job {handle.job_id} has not ended in {END:g} s"
             kills = victims.kills[before:]
-            difference = differences(results.result(), SECONDS * PER_SECOND)
+            difference = differences(results.result(), count)
             numbers = attempts(handle)
             log.info(
                 "job %d, %s, has ended after %d kills, attempts %s, begun %s times: %s",

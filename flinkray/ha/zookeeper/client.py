@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, TypeVar
 
 from kazoo.client import KazooClient, KazooState
@@ -75,6 +77,8 @@ class ZooKeeperClient:
         self._epoch = 0
         """How often the state of the connection has changed."""
         self._connected = False
+        self._away_since = time.time()
+        """While there is no connection: since when, or since when there was to be one."""
         self._listeners: list[Callable[[bool], None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._kazoo.add_listener(self._state_changed)
@@ -84,6 +88,7 @@ class ZooKeeperClient:
     def start(self) -> None:
         """Begin to connect; nothing waits for it.  Call it on the event loop."""
         self._loop = asyncio.get_running_loop()
+        self._away_since = time.time()
         self._kazoo.start_async()
 
     async def connect(self, timeout: float) -> None:
@@ -139,6 +144,18 @@ class ZooKeeperClient:
         return self._connected
 
     @property
+    def outage(self) -> str | None:
+        """For people: that no server answers, since when, and the way out; None: one does."""
+        if self._connected:
+            return None
+        since = datetime.fromtimestamp(self._away_since).astimezone()
+        return (
+            f"ZooKeeper, which says who leads, has not answered at {self.hosts} since "
+            f"{since.isoformat(timespec='seconds')}: more than half of its servers must run, and "
+            "be in reach from here"
+        )
+
+    @property
     def session(self) -> int:
         """Id of the session, as ``ephemeralOwner`` of znodes has it."""
         client_id = self._kazoo.client_id
@@ -159,6 +176,8 @@ class ZooKeeperClient:
     def _state_changed(self, state: str) -> None:
         with self._lock:
             self._epoch += 1
+            if self._connected:
+                self._away_since = time.time()
             self._connected = state == KazooState.CONNECTED
             epoch = self._epoch
         tolerance = self._tolerance
@@ -230,10 +249,11 @@ class ZooKeeperClient:
 
     def ask(self, read: Callable[[KazooClient], T]) -> T:
         """As :meth:`blocking`, of what changes nothing: asked again for as long as a session may be
-        silent.
+        silent.  While there is no connection it waits for one.
 
         Raises:
-            KazooException: of :data:`AWAY` when no server has answered meanwhile.
+            KazooException: of :data:`AWAY` when the connection has broken again after that time, or
+                the client is closed.
         """
         patience = KazooRetry(
             max_tries=-1, delay=0.02, max_delay=0.5, ignore_expire=True, deadline=self._patience

@@ -20,6 +20,10 @@ class ZooKeeperRetrievalDriver(LeaderRetrievalDriver):
         self._path = client.path(component, CONNECTION_INFO)
         self._watching: _Published | None = None
 
+    @property
+    def outage(self) -> str | None:
+        return self._client.outage
+
     def start(
         self,
         on_information: Callable[[LeaderInformation | None], None],

@@ -1,0 +1,265 @@
+"""ZooKeeper itself fails below a cluster that runs a stream: tasks notice nothing, and who leads
+then goes on, or is elected anew."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import flinkray
+from flinkray.client import ClusterClient, JobHandle
+from flinkray.client.python_job import python_job
+from flinkray.core.errors import FlinkRayError
+from flinkray.datastream import StreamExecutionEnvironment, Types
+from flinkray.scheduler.shared.states import JobStatus
+from flinkray.testing.waiting import wait_until
+from tests.datastream.numbers import Numbers, Paced, generated
+from tests.datastream.tallies import differences, newest
+from tests.system.kills.elected_streams import (
+    CONFIGURATION,
+    END,
+    all_run,
+    attempts,
+    started,
+    the_job,
+)
+from tests.system.kills.gaps import gaps, longest, starts
+from tests.system.kills.leaders import Leaders
+from tests.system.observer import live_actors
+from tests.zookeeper_log import transactions
+from tests.zookeeper_server import ZooKeeperEnsemble, ZooKeeperServer, running
+
+pytestmark = [pytest.mark.ray, pytest.mark.kill]
+
+log = logging.getLogger(__name__)
+
+SESSION_TIMEOUT = 6.0
+"""Seconds."""
+COUNT, PER_SECOND = 40_000, 200.0
+"""Records of a job, and how many of them it gets a second until the faults are over."""
+
+
+class PacedUntil(Paced):
+    """Lets all through at once as soon as a file is there."""
+
+    def __init__(self, per_second: float, file: Path) -> None:
+        super().__init__(per_second)
+        self._file = file
+        self._is_over = False
+
+    def map(self, value: int) -> int:
+        self._is_over = self._is_over or self._file.exists()
+        return value if self._is_over else super().map(value)
+
+
+def as_long_as_it_takes(
+    env: StreamExecutionEnvironment, count: int, per_second: float, folder: Path
+) -> Numbers:
+    """Numbers that come slowly until there is a file *over* in the folder."""
+    numbers, of_part = generated(env, count, None, folder)
+    pace = PacedUntil(per_second / env.get_parallelism(), folder / "over")
+    return numbers.map(pace, Types.LONG()).uid("pace"), of_part
+
+
+@contextmanager
+def cluster(cluster_id: str, hosts: str) -> Iterator[ClusterClient]:
+    configuration = {
+        **CONFIGURATION,
+        "high-availability.zookeeper.quorum": hosts,
+        "high-availability.zookeeper.client.session-timeout": f"{SESSION_TIMEOUT:g} s",
+    }
+    with flinkray.connect(cluster_id=cluster_id, configuration=configuration) as client:
+        yield client
+
+
+class Stream:
+    """A job that is running, and what must be true of it whatever becomes of ZooKeeper.  A context:
+    it ends with it."""
+
+    def __init__(self, client: ClusterClient, folder: Path, threads: ThreadPoolExecutor) -> None:
+        self._client = client
+        self._folder = folder
+        self._checkpoint = 0
+        self.results: Future[list[Any]] = started(
+            client, as_long_as_it_takes, COUNT, PER_SECOND, folder, threads
+        )
+        self.job: JobHandle = the_job(client)
+
+    def __enter__(self) -> Stream:
+        wait_until(lambda: all_run(self.job), 120, "all tasks to run")
+        self.await_checkpoints()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        (self._folder / "over").touch()
+
+    def await_checkpoints(self) -> None:
+        """Two more are complete; their ids never go back."""
+        least = self._newest_checkpoint() + 2
+        wait_until(lambda: self._newest_checkpoint() >= least, 120, f"checkpoint {least}")
+
+    def _newest_checkpoint(self) -> int:
+        before, self._checkpoint = self._checkpoint, newest(self._folder / "checkpoints")
+        assert self._checkpoint >= before
+        return self._checkpoint
+
+    def await_records(self) -> None:
+        """Some come out that had not when this was called."""
+        assert not self.results.done()
+        begin = len(gaps(self._folder))
+        wait_until(lambda: len(gaps(self._folder)) > begin + 20, 60, "records")
+
+    def tell(self, begin: float) -> None:
+        """How long the output stood still since then."""
+        gap = longest(gaps(self._folder), begin, time.time())
+        log.info("longest gap of the output: %.0f ms", gap * 1e3)
+
+    def end(self) -> None:
+        """It goes on, all is right, and no task has begun a second time."""
+        self.await_checkpoints()
+        (self._folder / "over").touch()
+        assert not differences(self.results.result(timeout=END), COUNT)
+        assert attempts(self.job) == {0}
+        assert max(starts(self._folder)) == 1
+        assert self.job.exceptions() == ()
+        assert self.job.details().restarts == 0
+
+
+def leading(client: ClusterClient) -> dict[str, int]:
+    """The processes that lead now, by their names, with their process ids."""
+    namespace = f"flinkray-{client.cluster_id}"
+    pids = {a.name: a.pid for a in live_actors() if a.namespace == namespace}
+    masters = [info.leader for info in client.cluster_overview().masters]
+    names = [*masters, *(name for name in pids if name.startswith("JobMaster-"))]
+    assert None not in names
+    return {name: pids[name] for name in names if name is not None}
+
+
+def await_ends(leaders: dict[str, int]) -> None:
+    """They notice that they lead no more, and nobody else does."""
+    wait_until(lambda: not any(map(psutil.pid_exists, leaders.values())), 120, "them to end")
+
+
+def ends(context: Any) -> None:
+    """A task that does nothing."""
+
+
+def submitted(client: ClusterClient, threads: ThreadPoolExecutor) -> Future[JobStatus]:
+    """How another job ends."""
+    return threads.submit(lambda: client.submit(python_job(ends)).wait(timeout=END))
+
+
+def leaders_of(client: ClusterClient, server: ZooKeeperServer) -> Leaders:
+    """Whoever has written anything led then."""
+    return Leaders(f"/flinkray/{client.cluster_id}", transactions(server.directory))
+
+
+@pytest.fixture(scope="module")
+def zookeeper() -> Iterator[ZooKeeperServer]:
+    with running() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def streams(ray_cluster: object, zookeeper: ZooKeeperServer) -> Iterator[ClusterClient]:
+    with cluster("zookeeper-faults", zookeeper.hosts) as client:
+        yield client
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor() as threads:
+        yield threads
+
+
+def test_a_server_that_is_killed_and_started_again_costs_nobody_a_leadership(
+    streams: ClusterClient, zookeeper: ZooKeeperServer, tmp_path: Path, threads: ThreadPoolExecutor
+) -> None:
+    """Sessions outlive their server."""
+    with Stream(streams, tmp_path, threads) as stream:
+        before = leading(streams)
+        began = time.time()
+        zookeeper.stop()
+        other = submitted(streams, threads)
+        stream.await_records()
+        zookeeper.start()
+        assert other.result(timeout=END) is JobStatus.FINISHED
+        stream.await_checkpoints()
+        stream.tell(began)
+        assert leading(streams) == before
+        stream.end()
+    leaders_of(streams, zookeeper)
+
+
+@pytest.mark.slow
+def test_a_server_that_stands_still_costs_all_leaderships_and_no_record(
+    streams: ClusterClient, zookeeper: ZooKeeperServer, tmp_path: Path, threads: ThreadPoolExecutor
+) -> None:
+    """For longer than sessions live.  Nobody leads for a while, and who submits a job then is told
+    of ZooKeeper, or is served when it is back."""
+    with Stream(streams, tmp_path, threads) as stream:
+        before = leading(streams)
+        began = time.time()
+        zookeeper.suspend()
+        try:
+            await_ends(before)
+            log.info("nobody led any more after %.1f s", time.time() - began)
+            stream.await_records()
+            other = submitted(streams, threads)
+            with pytest.raises(FlinkRayError, match=f"ZooKeeper.*{zookeeper.hosts}") as refusal:
+                streams.submit(python_job(ends), timeout=5)
+            log.info("told: %s", refusal.value)
+            stream.await_records()
+        finally:
+            zookeeper.resume()
+        assert other.result(timeout=END) is JobStatus.FINISHED
+        stream.await_checkpoints()
+        stream.tell(began)
+        assert not {*before.values()} & {*leading(streams).values()}
+        stream.end()
+    leaders_of(streams, zookeeper)
+
+
+@pytest.mark.slow
+def test_an_ensemble_that_loses_its_leader_and_then_its_majority_costs_no_record(
+    ray_cluster: object, tmp_path: Path, threads: ThreadPoolExecutor
+) -> None:
+    """Without its leader it goes on; without a second server nobody leads."""
+    with (
+        running(ZooKeeperEnsemble) as ensemble,
+        cluster("zookeeper-majority", ensemble.hosts) as streams,
+        Stream(streams, tmp_path, threads) as stream,
+    ):
+        before = leading(streams)
+        began = time.time()
+        first = ensemble.leader()
+        first.stop()
+        stream.await_checkpoints()  # the other two have elected one of them
+        assert submitted(streams, threads).result(timeout=END) is JobStatus.FINISHED
+        assert leading(streams) == before
+        stream.tell(began)
+
+        began = time.time()
+        second = ensemble.leader()
+        (left,) = (it for it in ensemble.servers if it not in (first, second))
+        second.stop()
+        await_ends(before)
+        log.info("nobody led any more after %.1f s", time.time() - began)
+        stream.await_records()
+        other = submitted(streams, threads)
+        first.launch()
+        second.launch()
+        assert other.result(timeout=END) is JobStatus.FINISHED
+        stream.await_checkpoints()
+        stream.tell(began)
+        assert not {*before.values()} & {*leading(streams).values()}
+        stream.end()
+        leaders_of(streams, left)
