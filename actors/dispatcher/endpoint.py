@@ -47,6 +47,7 @@ from flinkray.core.errors import (
     JobExecutionError,
     JobStateError,
     JobSubmissionError,
+    RecipientUnreachableError,
     UnreadableRecordError,
 )
 from flinkray.core.ids import DispatcherId, IntermediateDataSetID, JobID, JobMasterId
@@ -55,6 +56,7 @@ from flinkray.core.options import (
     PRESTARTED_PROCESSES,
     SHUTDOWN_GRACE,
 )
+from flinkray.ha import StoreError
 from flinkray.rpc import (
     FencedRpcEndpoint,
     MetricSample,
@@ -286,6 +288,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             await self._forget_refused(job, error)
             raise
         except FlinkRayError as error:
+            await self._leave_to_successor(error)
             refusal = JobSubmissionError(job_id, f"its graph could not be stored: {error}")
             await self._refuse(job, refusal)
             raise refusal from error
@@ -293,6 +296,16 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         self._cancelling.await_client(job)
         log.info("job %s (%s) accepted", job_id, job_graph.name)
         self.create_task(self._job_masters.start(job))
+
+    async def _leave_to_successor(self, error: FlinkRayError) -> None:
+        """What failed as another Dispatcher leads by now is asked of that one, which knows what is
+        stored.
+
+        Raises:
+            RecipientUnreachableError: this Dispatcher leads no more.
+        """
+        if not await self._leadership.is_certain():
+            raise RecipientUnreachableError(f"{self.address} leads no more ({error})") from error
 
     async def ensure_spark_session(self, job_graph: JobGraph) -> JobID:
         name = session_held_by(job_graph)
@@ -373,7 +386,11 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
                 return
             status = outcome.result.status.name
             raise JobStateError(job_id, f"it is {status}: it has ended without being cancelled")
-        await self._cancelling.cancel(self._queries.managed(job_id))
+        try:
+            await self._cancelling.cancel(self._queries.managed(job_id))
+        except StoreError as error:
+            await self._leave_to_successor(error)
+            raise
 
     async def heartbeat_from_client(self, job_ids: tuple[JobID, ...]) -> None:
         self._cancelling.heard_of_client(job_ids)

@@ -74,7 +74,9 @@ class ClusterServices:
         try:
             return await within(patience, find_leader(retriever))
         except asyncio.TimeoutError:
-            raise RpcConnectionError(f"no {component} leads, for {patience:g} s by now") from None
+            because = "" if retriever.outage is None else f" ({retriever.outage})"
+            text = f"no {component} leads, for {patience:g} s by now{because}"
+            raise RpcConnectionError(text) from None
 
 
 class _FirstLeader(LeaderRetrievalListener):

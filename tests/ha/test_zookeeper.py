@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack
@@ -100,11 +101,20 @@ async def told(listener: RecordingListener, leader: Leader, times: int = 1) -> N
 
 def expire(services: ZooKeeperHaServices, server: ZooKeeperServer) -> None:
     """The server ends its session as if it had been silent for too long."""
-    client_id = services._client.blocking(lambda zk: zk.client_id)
-    other = KazooClient(server.hosts, client_id=client_id)
+    client = services._client.blocking(lambda zk: zk)
+    is_over = threading.Event()
+
+    def stay_away(_: str) -> None:
+        """In the thread that would connect again, and have the session back."""
+        is_over.wait(60)
+
+    client.add_listener(stay_away)
+    other = KazooClient(server.hosts, client_id=client.client_id)
     other.start()
     other.stop()
     other.close()
+    is_over.set()
+    client.remove_listener(stay_away)
 
 
 async def test_exactly_one_of_two_contenders_is_granted_and_the_other_when_it_leaves(
@@ -519,6 +529,17 @@ async def test_an_ensemble_that_loses_its_leader_goes_on(
     await store.put_job_graph(Graph(JOB, "after"))
     listener = await listen(await make_services(ensemble.hosts))
     await told(listener, ("second", contender.session_id))
+
+
+@pytest.mark.parametrize(("servers", "known"), [(1, 3), (2, 4), (3, 3), (5, 5)])
+def test_a_server_that_never_answers_is_given_up_before_the_session_ends(
+    servers: int, known: int
+) -> None:
+    """kazoo divides the session time-out by the number of servers that it knows."""
+    hosts = [f"127.0.0.1:{port}" for port in range(1, servers + 1)]
+    found = ZooKeeperClient(",".join(hosts), "flinkray", SESSION_TIMEOUT)._kazoo.hosts
+    assert {f"{host}:{port}" for host, port in found} == {*hosts}
+    assert len(found) == known
 
 
 async def test_nobody_answers(root: str) -> None:

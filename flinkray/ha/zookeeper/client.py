@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -38,6 +39,11 @@ AWAY = (
 )
 """The server could not be asked, or did not answer: whether it did what it was asked is unknown."""
 
+_ATTEMPTS = 3
+"""How often it is tried to connect, at least, before a session would end.  A server that is just
+starting may accept a connection and never answer; kazoo waits for the answer as long as a session
+may be silent, divided by the number of servers that it knows."""
+
 
 class ZooKeeperError(FlinkRayError):
     """ZooKeeper cannot be used as it is; the text says why, and the way out."""
@@ -68,7 +74,7 @@ class ZooKeeperClient:
         self._patience = session_timeout
         self._tolerance = tolerance
         self._kazoo = KazooClient(
-            hosts,
+            _so_often(hosts, _ATTEMPTS),
             timeout=session_timeout,
             connection_retry=KazooRetry(max_tries=-1, max_delay=1.0),
             command_retry=KazooRetry(max_tries=0),
@@ -272,6 +278,11 @@ class ZooKeeperClient:
                 "list must give this user create, read, write and delete"
             )
         return ZooKeeperError(f"ZooKeeper at {self.hosts} failed: {type(error).__name__} {error}")
+
+
+def _so_often(hosts: str, least: int) -> str:
+    """So many servers at least, some of them the same."""
+    return ",".join([hosts] * math.ceil(least / len(hosts.split(","))))
 
 
 def check_transaction(results: list[Any]) -> None:

@@ -1,10 +1,14 @@
-"""A Dispatcher that wakes up and leads no more leaves the JobMasters of its successor alone."""
+"""A Dispatcher that leads no more leaves to its successor what is its successor's."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from flinkray.actors.dispatcher.endpoint import Dispatcher
 from flinkray.actors.dispatcher.job_blobs import JobBlobs
 from flinkray.actors.dispatcher.job_master_deaths import JobMasterDeaths
 from flinkray.actors.dispatcher.job_master_supervision import (
@@ -19,11 +23,28 @@ from flinkray.actors.shared.leadership import Leadership
 from flinkray.blob import BlobKey, BlobOwner, BlobServerGateway, blob_server_beside
 from flinkray.client.python_job import python_job
 from flinkray.core.config import Configuration
+from flinkray.core.errors import RecipientUnreachableError
 from flinkray.core.ids import DispatcherId, JobMasterId
-from flinkray.ha import EmbeddedHaServices, MemoryDirectory
+from flinkray.ha import EmbeddedHaServices, MemoryDirectory, StoreError
 from flinkray.ha.services import DISPATCHER_ADDRESS
 from flinkray.rpc import FencedRpcEndpoint, LocalNetwork, LocalRpcService
 from flinkray.testing.virtual_time import on_virtual_time
+
+
+class LostDirectory(MemoryDirectory):
+    """Nobody can write to it any more, once that is said."""
+
+    def __init__(self, path: str = "memory:") -> None:
+        super().__init__(path)
+        self.is_lost = False
+
+    def write(self, name: str, data: bytes) -> None:
+        if self.is_lost:
+            raise OSError("ZooKeeper does not answer")
+        super().write(name, data)
+
+    def subdirectory(self, name: str) -> MemoryDirectory:
+        return self
 
 
 def parts(storage: Path) -> list[Path]:
@@ -99,3 +120,28 @@ async def test_it_starts_kills_and_replaces_no_job_master() -> None:
     assert successors.is_up
     assert dispatcher.is_running
     await network.close()
+
+
+@on_virtual_time
+async def test_it_says_of_nothing_that_it_is_not_stored(tmp_path: Path) -> None:
+    """HA-27: a submission that was under way when it lost its leadership was refused, though it
+    might be stored, and then run.  Clients ask the next one, which knows it."""
+    service = LocalRpcService("Dispatcher", LocalNetwork())
+    storage = LostDirectory()
+    elections = EmbeddedHaServices(storage, service.executor)
+    arguments = ClusterArguments("test", {}, str(tmp_path))
+    services = replace(ClusterServices.create(service, arguments), high_availability=elections)
+    leadership = await Leadership.win(elections.get_dispatcher_leader_election())
+    dispatcher = Dispatcher(service, services, leadership)
+    await dispatcher.recover()
+    running, new = (python_job(lambda context: None) for _ in range(2))
+    dispatcher._manage(running, 0.0).accepted.set_result(None)
+
+    storage.is_lost = True
+    with pytest.raises(StoreError):
+        await dispatcher.cancel_job(running.job_id)
+    await elections.dispatcher_leader_service.revoke_leadership()
+    for question in (dispatcher.submit_job(new), dispatcher.cancel_job(running.job_id)):
+        with pytest.raises(RecipientUnreachableError, match=r"leads no more .*does not answer"):
+            await question
+    await service.network.close()
