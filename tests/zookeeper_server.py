@@ -164,8 +164,21 @@ Server = TypeVar("Server", ZooKeeperServer, ZooKeeperEnsemble)
 
 
 @contextmanager
-def running(make: Callable[[], Server] = ZooKeeperServer) -> Iterator[Server]:
-    """What ends with the context; where none can be started, the test is skipped."""
+def running() -> Iterator[ZooKeeperServer]:
+    """One that ends with the context; where none can be started, the test is skipped."""
+    with _running(ZooKeeperServer) as server:
+        yield server
+
+
+@contextmanager
+def running_ensemble() -> Iterator[ZooKeeperEnsemble]:
+    """The same of three."""
+    with _running(ZooKeeperEnsemble) as ensemble:
+        yield ensemble
+
+
+@contextmanager
+def _running(make: Callable[[], Server]) -> Iterator[Server]:
     if reason := why_not():
         pytest.skip(reason)
     server = make()

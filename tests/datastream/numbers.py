@@ -50,7 +50,7 @@ def _from(env: StreamExecutionEnvironment, source: Source[Any]) -> DataStream:
 
 
 def generated(
-    env: StreamExecutionEnvironment, count: int, per_second: float, folder: Path
+    env: StreamExecutionEnvironment, count: int, per_second: float | None, folder: Path
 ) -> Numbers:
     source: DataGeneratorSource = DataGeneratorSource(lambda n: n, count, per_second)
     return _from(env, source), count // env.get_parallelism()

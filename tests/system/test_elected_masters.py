@@ -184,6 +184,20 @@ def test_leaders_that_were_stopped_for_longer_than_their_sessions_change_nothing
     Leaders(ZNODE, transactions(zookeeper.directory))  # and nobody else has written
 
 
+def test_a_zookeeper_that_is_killed_and_started_again_costs_a_job_no_attempt(
+    streams: ClusterClient, zookeeper: ZooKeeperServer, znodes: KazooClient, tmp_path: Path
+) -> None:
+    """HA-28: whether or not it is back before sessions end; see test_zookeeper_faults."""
+    results = begin(streams, 16_000, tmp_path)
+    zookeeper.stop()
+    zookeeper.start()
+    assert set(results) == expected(16_000)
+    job = streams.job(streams.list_jobs()[-1].job_id)
+    assert {e.attempt_number for v in job.details().vertices for e in v.executions} == {0}
+    assert job.exceptions() == ()
+    Leaders(ZNODE, transactions(zookeeper.directory))
+
+
 def pids_of(kind: str) -> list[int]:
     return [a.pid for a in live_actors() if (a.kind, a.namespace) == (kind, NAMESPACE)]
 

@@ -1,14 +1,21 @@
 """ZooKeeper itself fails below a cluster that runs a stream: tasks notice nothing, and who leads
-then goes on, or is elected anew."""
+then goes on, or is elected anew.
+
+The last test takes long and is run on request only: ``FLINKRAY_KILLS=10
+FLINKRAY_KILLS_OF=zookeeper FLINKRAY_KILLS_SEED=1 pytest --log-cli-level=INFO
+tests/system/test_zookeeper_faults.py``.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import psutil
@@ -35,16 +42,24 @@ from tests.system.kills.gaps import gaps, longest, starts
 from tests.system.kills.leaders import Leaders
 from tests.system.observer import live_actors
 from tests.zookeeper_log import transactions
-from tests.zookeeper_server import ZooKeeperEnsemble, ZooKeeperServer, running
+from tests.zookeeper_server import ZooKeeperServer, running, running_ensemble
 
-pytestmark = [pytest.mark.ray, pytest.mark.kill]
+KILLS = int(os.environ.get("FLINKRAY_KILLS", "0"))
+SEED = int(os.environ.get("FLINKRAY_KILLS_SEED", "1"))
+CHOSEN = os.environ.get("FLINKRAY_KILLS_OF", "").split(",")
+
+pytestmark = [pytest.mark.ray, pytest.mark.kill, pytest.mark.slow]
 
 log = logging.getLogger(__name__)
 
 SESSION_TIMEOUT = 6.0
 """Seconds."""
-COUNT, PER_SECOND = 40_000, 200.0
+COUNT, PER_SECOND = 80_000, 200.0
 """Records of a job, and how many of them it gets a second until the faults are over."""
+OF_ONE_JOB = 5
+"""Faults at random."""
+LONGEST_STOP = 3 * SESSION_TIMEOUT
+"""Seconds; nobody leads any more a little before that."""
 
 
 class PacedUntil(Paced):
@@ -199,7 +214,6 @@ def test_a_server_that_is_killed_and_started_again_costs_nobody_a_leadership(
     leaders_of(streams, zookeeper)
 
 
-@pytest.mark.slow
 def test_a_server_that_stands_still_costs_all_leaderships_and_no_record(
     streams: ClusterClient, zookeeper: ZooKeeperServer, tmp_path: Path, threads: ThreadPoolExecutor
 ) -> None:
@@ -228,13 +242,12 @@ def test_a_server_that_stands_still_costs_all_leaderships_and_no_record(
     leaders_of(streams, zookeeper)
 
 
-@pytest.mark.slow
 def test_an_ensemble_that_loses_its_leader_and_then_its_majority_costs_no_record(
     ray_cluster: object, tmp_path: Path, threads: ThreadPoolExecutor
 ) -> None:
     """Without its leader it goes on; without a second server nobody leads."""
     with (
-        running(ZooKeeperEnsemble) as ensemble,
+        running_ensemble() as ensemble,
         cluster("zookeeper-majority", ensemble.hosts) as streams,
         Stream(streams, tmp_path, threads) as stream,
     ):
@@ -263,3 +276,49 @@ def test_an_ensemble_that_loses_its_leader_and_then_its_majority_costs_no_record
         assert not {*before.values()} & {*leading(streams).values()}
         stream.end()
         leaders_of(streams, left)
+
+
+@pytest.mark.skipif(
+    KILLS == 0 or "zookeeper" not in CHOSEN,
+    reason="FLINKRAY_KILLS says how many, and FLINKRAY_KILLS_OF=zookeeper",
+)
+@pytest.mark.timeout(900 + 60 * KILLS)
+def test_faults_at_random_cost_no_record(
+    streams: ClusterClient, zookeeper: ZooKeeperServer, tmp_path: Path, threads: ThreadPoolExecutor
+) -> None:
+    """One after the other, as soon as a checkpoint was complete, or sooner.  Sessions live, or end,
+    or some of them do."""
+    random = Random(SEED)
+    for begin in range(0, KILLS, OF_ONE_JOB):
+        folder = tmp_path / str(begin)
+        folder.mkdir()
+        with Stream(streams, folder, threads) as stream:
+            for number in range(begin, min(begin + OF_ONE_JOB, KILLS)):
+                began = time.time()
+                is_kill, seconds = random.random() < 0.3, random.uniform(0.0, LONGEST_STOP)
+                log.info("fault %d: %s for %.1f s", number + 1, ("stop", "kill")[is_kill], seconds)
+                fail(zookeeper, is_kill, seconds)
+                stream.await_records()
+                if random.random() < 0.7:
+                    stream.await_checkpoints()
+                    stream.tell(began)
+            assert submitted(streams, threads).result(timeout=END) is JobStatus.FINISHED
+            stream.end()
+    found = leaders_of(streams, zookeeper)
+    log.info("%d leaders of %d faults", len(found.confirmed), KILLS)
+
+
+def fail(zookeeper: ZooKeeperServer, is_kill: bool, seconds: float) -> None:
+    """How long it is away is the fault itself, and nothing to wait for."""
+    until = time.monotonic() + seconds
+    if is_kill:
+        zookeeper.stop()
+    else:
+        zookeeper.suspend()
+    try:
+        wait_until(lambda: time.monotonic() > until, 2 * seconds + 1, "the end of the fault")
+    finally:
+        if is_kill:
+            zookeeper.start()
+        else:
+            zookeeper.resume()
