@@ -217,8 +217,8 @@ def test_a_server_that_is_killed_and_started_again_costs_nobody_a_leadership(
 def test_a_server_that_stands_still_costs_all_leaderships_and_no_record(
     streams: ClusterClient, zookeeper: ZooKeeperServer, tmp_path: Path, threads: ThreadPoolExecutor
 ) -> None:
-    """For longer than sessions live.  Nobody leads for a while, and who submits a job then is told
-    of ZooKeeper, or is served when it is back."""
+    """HA-27, HA-28, HA-29: for longer than sessions live.  Who submits a job while nobody leads is
+    told of ZooKeeper, or is served when it is back."""
     with Stream(streams, tmp_path, threads) as stream:
         before = leading(streams)
         began = time.time()
@@ -245,7 +245,7 @@ def test_a_server_that_stands_still_costs_all_leaderships_and_no_record(
 def test_an_ensemble_that_loses_its_leader_and_then_its_majority_costs_no_record(
     ray_cluster: object, tmp_path: Path, threads: ThreadPoolExecutor
 ) -> None:
-    """Without its leader it goes on; without a second server nobody leads."""
+    """HA-27, HA-28, HA-29: without its leader it goes on; without a second server nobody leads."""
     with (
         running_ensemble() as ensemble,
         cluster("zookeeper-majority", ensemble.hosts) as streams,
