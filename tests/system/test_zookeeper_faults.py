@@ -56,6 +56,8 @@ SESSION_TIMEOUT = 6.0
 """Seconds."""
 COUNT, PER_SECOND = 80_000, 200.0
 """Records of a job, and how many of them it gets a second until the faults are over."""
+NO_FAILURES = {"execution.checkpointing.tolerable-failed-checkpoints": "0"}
+"""One that fails for another reason than that its JobMaster was lost restarts all tasks."""
 OF_ONE_JOB = 5
 """Faults at random."""
 LONGEST_STOP = 3 * SESSION_TIMEOUT
@@ -104,7 +106,7 @@ class Stream:
         self._folder = folder
         self._checkpoint = 0
         self.results: Future[list[Any]] = started(
-            client, as_long_as_it_takes, COUNT, PER_SECOND, folder, threads
+            client, as_long_as_it_takes, COUNT, PER_SECOND, folder, threads, **NO_FAILURES
         )
         self.job: JobHandle = the_job(client)
 
