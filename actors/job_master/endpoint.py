@@ -204,6 +204,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             new_restart_strategy(job_master_restart_strategy(configuration)),
             self._replaced,
             lambda: self._scheduler.graph_id,
+            self._slots.notes.acknowledged,
         )
         self._deployer = TaskDeployer(
             self,

@@ -65,12 +65,15 @@ class SourceCoordination:
         deaths: RestartBackoffTimeStrategy,
         on_replaced: Callable[[str], None],
         graph_id: Callable[[], ExecutionGraphID],
+        noted: Callable[[], Awaitable[None]],
     ) -> None:
         """*sources*: the vertices that read them.  *graph_id*: of their tasks.  *deaths* says
         whether a process that has died may be replaced.  *on_replaced* is called with the reason
-        when another JobMaster has it."""
+        when another JobMaster has it.  *noted* returns when the next JobMaster would find all that
+        was noted so far."""
         self._on_replaced = on_replaced
         self._graph_id = graph_id
+        self._noted = noted
         self._sources = frozenset(sources)
         self._kept = kept
         self._deaths = deaths
@@ -222,15 +225,23 @@ class SourceCoordination:
         token = self._job_master.fencing_token
         self._add(_Waiting(lambda process: process.restore(token, restored), is_needed=True))
 
-    def reset(self, action: ResetSubtasks) -> None:
-        """Some subtasks go back."""
+    def reset(self, action: ResetSubtasks, *, are_known: bool = False) -> None:
+        """Some subtasks go back.
+
+        Of earlier attempts nothing is heard from then on.  So these have to be noted before, or the
+        next JobMaster could deploy an earlier one, which would wait for splits for ever.
+
+        Args:
+            are_known: these attempts run already.
+        """
         token, subtasks = self._job_master.fencing_token, dict(action.subtasks)
-        self._add(
-            _Waiting(
-                lambda process: process.reset_subtasks(token, action.checkpoint_id, subtasks),
-                is_needed=True,
-            )
-        )
+
+        async def call(process: StreamCoordinatorGateway) -> None:
+            if not are_known:
+                await self._noted()
+            await process.reset_subtasks(token, action.checkpoint_id, subtasks)
+
+        self._add(_Waiting(call, is_needed=True))
 
     def order(self, action: OrderCoordinators) -> None:
         """A checkpoint is over."""

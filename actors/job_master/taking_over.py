@@ -174,7 +174,7 @@ class TakingOver:
                 dead = None
         elif notes.source_coordinator is not None:
             for reset in self._resets(reports):
-                self._sources.reset(reset)
+                self._sources.reset(reset, are_known=True)
         self._apply(actions)
         if dead is not None:
             self._slots.notes.coordinator_is_gone(dead[0].attempt_number)

@@ -353,7 +353,8 @@ class DiesAsItDeploys(CallObserver):
 
     simulation: Simulation
     has_died: bool = False
-    is_over: bool = False
+    master: SimulatedProcess | None = None
+    """The JobMaster that has died."""
     resets: int = 0
     """By the next JobMaster."""
 
@@ -361,10 +362,10 @@ class DiesAsItDeploys(CallObserver):
         if not self.has_died and A_TASK[1](call):
             self.has_died = True
             self.simulation.crash(call.receiver)
-        elif self.is_over:
-            self.resets += call.method == "reset_subtasks"
+        elif self.master is not None:
+            self.resets += call.method == "reset_subtasks" and call.sender is not self.master
         elif self.has_died and call.method == "submit_tasks":
-            self.is_over = True
+            self.master = call.sender
             self.simulation.crash(call.sender)
 
 
@@ -372,7 +373,7 @@ def test_the_next_job_master_tells_the_sources_of_readers_that_the_last_one_has_
     simulation = Simulation(1, nodes=2)
     dies, deaths = DiesAsItDeploys(simulation), Deaths(simulation, [])
     simulation.run(SmallJob(simulation, observers=(dies, deaths)).run())
-    assert dies.is_over
+    assert dies.master is not None
     assert dies.resets == 1
     assert [*deaths.attempts] == [0, 1]
 

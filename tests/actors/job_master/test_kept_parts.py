@@ -15,7 +15,7 @@ from flinkray.actors.job_master.kept_parts import KeptParts, latest_parts
 from flinkray.actors.job_master.slot_pool_connection import Call
 from flinkray.actors.job_master.source_coordination import SourceCoordination
 from flinkray.core.ids import ExecutionGraphID, JobMasterId, JobVertexID
-from flinkray.rpc import FencedRpcEndpoint, LocalRpcService
+from flinkray.rpc import FencedRpcEndpoint, LocalNetwork, LocalRpcService
 from flinkray.scheduler.execution.restart_strategy import new_restart_strategy
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart
 from flinkray.scheduler.job.coordinator_events import CoordinatorID, CoordinatorKind
@@ -43,7 +43,9 @@ class Surroundings:
 
     def __init__(self) -> None:
         token = JobMasterId(b"m" * 16)
-        self.master = FencedRpcEndpoint(LocalRpcService("JobMaster"), "jobmaster", token)
+        self.network = LocalNetwork()
+        service = LocalRpcService("JobMaster", self.network)
+        self.master = FencedRpcEndpoint(service, "jobmaster", token)
         self.master.start()
         self.pool: Pool | None = Pool()
         self.found: list[asyncio.Future[bool]] = []
@@ -132,6 +134,7 @@ def sources_of(around: Surroundings) -> SourceCoordination:
         new_restart_strategy(FixedDelayRestart(3, 0.0)),
         lambda why: None,
         ExecutionGraphID.generate,
+        nobody,
     )
 
 
