@@ -136,6 +136,7 @@ def check_is_present(address: str) -> None:
             connected to already.
         ConfigurationError: not such an address.
     """
+    _place_of(address.removeprefix(RAY_CLIENT))
     if address.startswith(RAY_CLIENT) or ray_client.is_connected():
         raise ClusterNotFoundError(
             f"this process is connected to a Ray already, which may not be the one at {address}; "
@@ -424,14 +425,23 @@ def _is_reachable(address: str) -> bool:
     return True
 
 
-def _check_reachable(address: str, what: str = "the head's GCS (6379") -> None:
+def _place_of(address: str) -> tuple[str, int]:
+    """Host and port.
+
+    Raises:
+        ConfigurationError: not such an address.
+    """
     match = _HOST_AND_PORT.fullmatch(address)
     if match is None or int(match["port"]) > _HIGHEST_PORT:
         raise ConfigurationError(
             f"not an address of a Ray cluster: {address!r} (write 'auto', 'local' or 'host:port' "
             "of its head, or 'ray://host:port' of its Ray Client server)"
         )
-    place = match["ipv6"] or match["host"], int(match["port"])
+    return match["ipv6"] or match["host"], int(match["port"])
+
+
+def _check_reachable(address: str, what: str = "the head's GCS (6379") -> None:
+    place = _place_of(address)
     try:
         socket.create_connection(place, timeout=_CONNECT_TIMEOUT).close()
     except (OSError, UnicodeError) as error:  # the latter of names that no host can have
