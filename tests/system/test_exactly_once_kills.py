@@ -27,7 +27,7 @@ import pytest
 
 import flinkray
 from flinkray.checkpoint.errors import CheckpointNotFoundError
-from flinkray.client import ClusterClient, JobHandle
+from flinkray.client import ClusterClient
 from flinkray.datastream import Configuration, DataStream, StreamExecutionEnvironment, Types
 from flinkray.testing.waiting import wait_until
 from tests.datastream.numbers import SOURCES
@@ -40,6 +40,7 @@ from tests.datastream.tallies import (
     settings,
 )
 from tests.system.kills.from_outside import SINKS, Outside, from_kafka, outside, to_text
+from tests.system.kills.only_job import the_job
 from tests.system.kills.victims import KINDS, Moments, Victims
 from tests.system.observer import traces
 
@@ -134,13 +135,6 @@ def streams(ray_cluster: object) -> Iterator[ClusterClient]:
 def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
     with outside(tmp_path_factory.mktemp("outside")) as servers:
         yield servers
-
-
-def the_job(streams: ClusterClient) -> JobHandle:
-    def found() -> list[JobHandle]:
-        return [streams.job(it.job_id) for it in streams.list_jobs() if not it.status.is_terminal]
-
-    return wait_until(found, 60, "the job")[0]
 
 
 def executed(

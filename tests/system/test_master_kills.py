@@ -35,7 +35,6 @@ from tests.system.kills.elected_streams import (
     all_run,
     attempts,
     started,
-    the_job,
 )
 from tests.system.kills.gaps import (
     Gap,
@@ -46,6 +45,7 @@ from tests.system.kills.gaps import (
     waits_for_the_first,
 )
 from tests.system.kills.leaders import Leaders
+from tests.system.kills.only_job import the_job
 from tests.system.kills.victims import MASTERS, Kill, Moments, Victims
 from tests.system.observer import traces
 from tests.zookeeper_log import transactions

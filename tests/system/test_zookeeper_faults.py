@@ -36,10 +36,10 @@ from tests.system.kills.elected_streams import (
     all_run,
     attempts,
     started,
-    the_job,
 )
 from tests.system.kills.gaps import gaps, longest, starts
 from tests.system.kills.leaders import Leaders
+from tests.system.kills.only_job import the_job
 from tests.system.observer import live_actors
 from tests.zookeeper_log import transactions
 from tests.zookeeper_server import ZooKeeperServer, running, running_ensemble

@@ -219,7 +219,7 @@ class PrestartedKeeper:
                 if name in still_ready:
                     await self._end(name)
         claimed = await self._run(self._directory.claimed_prestarted)
-        for _ in range(number - len({*ready, *starting} - ({*claimed} - {*ready}))):
+        for _ in range(number - len({*ready} | ({*starting} - {*claimed}))):
             name = f"Prestarted-{uuid.uuid4().hex[:8]}"
             await self._run(self._directory.prestarted_begun, name)
             await self._create(name)

@@ -9,7 +9,6 @@ from typing import Any
 from flinkray.client import ClusterClient, JobHandle
 from flinkray.datastream import Configuration, StreamExecutionEnvironment
 from flinkray.scheduler.shared.states import ExecutionState
-from flinkray.testing.waiting import wait_until
 from tests.datastream.numbers import SourceOfNumbers
 from tests.datastream.tallies import Tally, by_key, settings
 from tests.system.kills.gaps import Gaps
@@ -31,13 +30,6 @@ CONFIGURATION = {
 """The quorum and the session time-out are to be added."""
 END = 300.0
 """Seconds within which a job ends that nothing happens to any more, also on a busy machine."""
-
-
-def the_job(streams: ClusterClient) -> JobHandle:
-    def found() -> list[JobHandle]:
-        return [streams.job(it.job_id) for it in streams.list_jobs() if not it.status.is_terminal]
-
-    return wait_until(found, 60, "the job")[0]
 
 
 def started(
