@@ -323,7 +323,8 @@ class SourceCoordinator(EnumeratorContext[Any]):
         while reader.requests < requests:
             reader.requests += 1
             reader.asked_at = reader.end
-            self._started.handle_split_request(subtask)
+            if not reader.is_done:  # it may end, or have ended, without a split that came back
+                self._started.handle_split_request(subtask)
 
     def reset_subtask(self, subtask: int, attempt: int, checkpoint_id: int) -> None:
         """This attempt goes on from that checkpoint (0: it begins anew), and may have been heard

@@ -27,6 +27,7 @@ from flinkray.streaming.sources.source import (
     END_OF_INPUT,
     Boundedness,
     EnumeratorContext,
+    FixedSplitsEnumerator,
     Polled,
     ReaderContext,
     Source,
@@ -165,7 +166,7 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-class FileEnumerator(SplitEnumerator[FileSplit]):
+class FileEnumerator(FixedSplitsEnumerator[FileSplit]):
     """A split for each file; a watched directory is looked through again and again."""
 
     def __init__(
@@ -175,12 +176,11 @@ class FileEnumerator(SplitEnumerator[FileSplit]):
         interval: int | None,
         clock: Clock,
     ) -> None:
-        super().__init__(context)
+        super().__init__(context, [])
         self._paths = paths
         self._interval = interval
         self._clock = clock
         self._seen: dict[str, None] = {}
-        self._remaining: list[FileSplit] = []
         self._waiting: dict[int, None] = {}
         self._next = 0.0
 
@@ -206,10 +206,10 @@ class FileEnumerator(SplitEnumerator[FileSplit]):
             self.handle_split_request(subtask)
 
     def handle_split_request(self, subtask: int) -> None:
-        if self._remaining:
+        if self._interval is None:
+            super().handle_split_request(subtask)
+        elif self._remaining:
             self.context.assign_split(self._remaining.pop(0), subtask)
-        elif self._interval is None:
-            self.context.signal_no_more_splits(subtask)
         else:
             self._waiting[subtask] = None
 

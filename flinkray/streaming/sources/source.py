@@ -136,7 +136,8 @@ class EnumeratorContext(ABC, Generic[SplitT]):
 
     @abstractmethod
     def signal_no_more_splits(self, subtask: int) -> None:
-        """Tell a reader that it has all its splits."""
+        """Tell a reader that it has all its splits: if it asks for one after that, the enumerator
+        does not hear of it."""
 
 
 class SplitEnumerator(ABC, Generic[SplitT]):
@@ -224,17 +225,25 @@ class Source(ABC, Generic[SplitT]):
 
 
 class FixedSplitsEnumerator(SplitEnumerator[SplitT]):
-    """Hands out splits that are known from the start, one for each request."""
+    """Hands out splits that are known from the start, one for each request.
+
+    With the last one all readers are told that no other follows: they end without asking.
+    """
 
     def __init__(self, context: EnumeratorContext[SplitT], splits: Sequence[SplitT]) -> None:
         super().__init__(context)
         self._remaining = list(splits)
+        self._readers: dict[int, None] = {}
+
+    def add_reader(self, subtask: int) -> None:
+        self._readers[subtask] = None
 
     def handle_split_request(self, subtask: int) -> None:
         if self._remaining:
             self.context.assign_split(self._remaining.pop(0), subtask)
-        else:
-            self.context.signal_no_more_splits(subtask)
+        if not self._remaining:
+            for reader in {**self._readers, subtask: None}:
+                self.context.signal_no_more_splits(reader)
 
     def add_splits_back(self, splits: Sequence[SplitT], subtask: int) -> None:
         self._remaining.extend(splits)

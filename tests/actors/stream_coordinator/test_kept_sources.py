@@ -16,6 +16,7 @@ from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import JobMasterId, JobVertexID
 from flinkray.rpc import LocalRpcService, RpcEndpoint
 from flinkray.streaming.errors import OperatorError
+from flinkray.streaming.sources.coordinator import END_OF_SPLITS
 from flinkray.streaming.sources.enumerator_state import read_enumerator_state
 from flinkray.streaming.sources.source import (
     Boundedness,
@@ -97,7 +98,7 @@ def asks(requests: int, position: int = 0, attempt: int = 0) -> ReaderProgress:
 
 
 def letters(events: tuple[bytes, ...]) -> list[str]:
-    return [pickle.loads(event) for event in events]
+    return [pickle.loads(event) for event in events if event != END_OF_SPLITS]
 
 
 async def test_readers_are_told_when_it_is_kept() -> None:

@@ -35,6 +35,7 @@ class Noting(FixedSplitsEnumerator[str]):
         self.notes = notes
 
     def add_reader(self, subtask: int) -> None:
+        super().add_reader(subtask)
         self.notes.append(("reader", subtask))
 
     def add_splits_back(self, splits: Any, subtask: int) -> None:
@@ -86,6 +87,27 @@ def test_each_request_is_answered_once() -> None:
     assert coordinator.events(0, 0, 4) == ()
 
 
+def test_with_the_last_split_all_readers_hear_that_none_follows() -> None:
+    coordinator = new(ThreeSplits())
+    coordinator.heard(0, 0, 1)
+    coordinator.heard(1, 0, 1)
+    assert coordinator.events(1, 0, 0) == ("b",)
+    coordinator.heard(0, 0, 2)
+    assert coordinator.events(0, 0, 1) == ("c", NO_MORE_SPLITS)
+    assert coordinator.events(1, 0, 1) == (NO_MORE_SPLITS,)
+
+
+def test_who_was_told_that_no_split_follows_gets_none_that_came_back() -> None:
+    coordinator = new(ThreeSplits())
+    coordinator.heard(0, 0, 1)
+    coordinator.heard(1, 0, 2)
+    coordinator.heard(1, 1, 0)  # it failed, and b and c came back
+    coordinator.heard(0, 0, 2)  # asked before it heard
+    assert coordinator.events(0, 0, 1) == (NO_MORE_SPLITS,)
+    coordinator.heard(1, 1, 2)
+    assert coordinator.events(1, 1, 0) == ("b", "c", NO_MORE_SPLITS)
+
+
 def test_what_an_attempt_was_given_goes_back_when_there_is_another() -> None:
     source = ThreeSplits()
     coordinator = new(source)
@@ -95,7 +117,7 @@ def test_what_an_attempt_was_given_goes_back_when_there_is_another() -> None:
     coordinator.heard(1, 0, 5)  # last words
     assert coordinator.events(1, 0, 0) is None
     coordinator.heard(1, 1, 3)
-    assert coordinator.events(1, 1, 0) == ("c", "a", "b")
+    assert coordinator.events(1, 1, 0) == ("c", "a", "b", NO_MORE_SPLITS)
 
 
 def test_splits_are_encoded_for_readers_and_go_back_as_they_were() -> None:
@@ -137,9 +159,9 @@ def test_a_reader_is_told_what_comes_after_a_cut_when_it_is_behind_it() -> None:
     assert coordinator.events_before(7, 0, 0, 0) == ("a",)
     assert coordinator.events_before(7, 1, 0, 0) == ()
     coordinator.heard(0, 0, 2, position=1, checkpoint_id=7)
-    assert coordinator.events(0, 0, 1) == ("b",)
+    assert coordinator.events(0, 0, 1) == ("b", NO_MORE_SPLITS)
     coordinator.checkpoint_aborted(7)
-    assert coordinator.events(1, 0, 0) == ("c",)
+    assert coordinator.events(1, 0, 0) == ("c", NO_MORE_SPLITS)
     assert coordinator.events_before(7, 1, 0, 0) is None
 
 
@@ -169,7 +191,7 @@ def test_cuts_are_known_before_there_is_an_enumerator() -> None:
     assert coordinator.events_before(2, 0, 0, 0) == ()
     coordinator.reset_subtask(0, 1, 1)  # not to what it began with
     coordinator.heard(0, 1, 3, restored_from=1)
-    assert coordinator.events(0, 1, 0) == ("b", "c", "a")
+    assert coordinator.events(0, 1, 0) == ("b", "c", "a", NO_MORE_SPLITS)
 
 
 def test_what_an_enumerator_goes_on_from_is_its_state_until_it_does() -> None:

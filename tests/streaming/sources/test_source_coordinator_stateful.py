@@ -51,6 +51,8 @@ class World:
     has_ended: bool = False
     pushes: bool = False
     """Whether splits that are found go to readers that have not asked."""
+    tells_all: bool = False
+    """Whether all readers are told with the last split that there are no more."""
 
 
 class FindingEnumerator(SplitEnumerator[Split]):
@@ -68,9 +70,13 @@ class FindingEnumerator(SplitEnumerator[Split]):
         self.added.append(subtask)
 
     def handle_split_request(self, subtask: int) -> None:
+        has_all = self.world.has_ended and self.found == self.world.splits
         if self.remaining:
             self.context.assign_split(self.remaining.pop(0), subtask)
-        elif self.world.has_ended and self.found == self.world.splits:
+            if self.world.tells_all and has_all and not self.remaining:
+                for reader in self.added:
+                    self.context.signal_no_more_splits(reader)
+        elif has_all:
             self.context.signal_no_more_splits(subtask)
         else:
             self.waiting.append(subtask)
@@ -140,6 +146,7 @@ class Reader:
             if event is NO_MORE_SPLITS:
                 self.has_ended = True
             else:
+                assert not self.has_ended, "it may have ended, and reads no more"
                 self.splits.append(event)
             self.awaited = max(0, self.awaited - 1)
 
@@ -198,9 +205,17 @@ exchanges = st.lists(st.tuples(readers, st.booleans(), st.integers(0, 6)), max_s
 class SourceMachine(RuleBasedStateMachine):
     """The JobMaster tells the coordinator one thing after the other; readers talk to it between."""
 
-    @initialize(parallelism=st.integers(1, 3), pushes=st.booleans(), splits=st.integers(5, 20))
-    def begin(self, parallelism: int, pushes: bool, splits: int) -> None:
-        self.world = World(splits, pushes=pushes)
+    @initialize(
+        parallelism=st.integers(1, 3),
+        pushes=st.booleans(),
+        splits=st.integers(5, 20),
+        tells_all=st.booleans(),
+        has_ended=st.booleans(),
+    )
+    def begin(
+        self, parallelism: int, pushes: bool, splits: int, tells_all: bool, has_ended: bool
+    ) -> None:
+        self.world = World(splits, has_ended, pushes, tells_all)
         self.calls: deque[Callable[[], None]] = deque()
         """Of the JobMaster."""
         self.late: list[Callable[[SourceCoordinator], None]] = []
