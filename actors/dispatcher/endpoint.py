@@ -147,7 +147,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         """Jobs whose stored graph or result could not be read.  They are not run, and nothing of
         theirs is deleted."""
         self._queries = JobQueries(self._jobs, self._ended, self._unreadable, self.clock.monotonic)
-        self._resizing = JobResizing(self, self._graphs)
+        self._resizing = JobResizing(self, self._graphs, self._leave_to_successor)
         self._storage_of_users = UserStorage(self.rpc_service)
         self._snapshots = JobSnapshots(self, self._jobs, self._storage_of_users)
         self._traces = Traces(services.configuration)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 
 from flinkray.actors.dispatcher.managed_job import ManagedJob
 from flinkray.actors.dispatcher.retry_until_done import retry_until_done
@@ -33,10 +34,15 @@ class JobResizing:
     """
 
     def __init__(
-        self, dispatcher: FencedRpcEndpoint[DispatcherId], graphs: JobGraphStore[StoredJob]
+        self,
+        dispatcher: FencedRpcEndpoint[DispatcherId],
+        graphs: JobGraphStore[StoredJob],
+        leave_to_successor: Callable[[FlinkRayError], Awaitable[None]],
     ) -> None:
+        """*leave_to_successor* raises if another Dispatcher leads, which knows what is stored."""
         self._dispatcher = dispatcher
         self._graphs = graphs
+        self._leave_to_successor = leave_to_successor
 
     async def resize(self, job: ManagedJob, bounds: tuple[ParallelismBounds, ...]) -> None:
         """See :meth:`DispatcherGateway.resize_job`."""
@@ -53,6 +59,7 @@ class JobResizing:
             await self._store(job, changed)
         except FlinkRayError as error:
             self._dispatcher.create_task(self._withdraw(job), f"resize {job.job_id}")
+            await self._leave_to_successor(error)
             text = f"its new parallelism could not be stored: {error}"
             raise JobStateError(job.job_id, text) from error
         job.is_resizing = False

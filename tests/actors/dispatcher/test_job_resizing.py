@@ -14,7 +14,7 @@ from flinkray.actors.dispatcher.managed_job import ManagedJob
 from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.gateways.messages import StoredJob
 from flinkray.core.config import Configuration
-from flinkray.core.errors import JobStateError, RpcTimeoutError
+from flinkray.core.errors import FlinkRayError, JobStateError, RpcTimeoutError
 from flinkray.core.ids import DispatcherId, LeaderSessionID
 from flinkray.ha.directory import MemoryDirectory
 from flinkray.ha.durable_stores import DurableJobGraphStore
@@ -53,6 +53,10 @@ def managed(graph: JobGraph, job_master: str, key_groups: int) -> ManagedJob:
     return managed
 
 
+async def leads(error: FlinkRayError) -> None:
+    """What a Dispatcher says that leads still."""
+
+
 async def upper_after(managed: ManagedJob, upper: int) -> int:
     """The upper bound that is stored when that one was asked for."""
     network = LocalNetwork()
@@ -66,7 +70,7 @@ async def upper_after(managed: ManagedJob, upper: int) -> int:
         await store.put_job_graph(managed.stored())
         bounds = (ParallelismBounds(A, 1, upper),)
         try:
-            await JobResizing(dispatcher, store).resize(managed, bounds)
+            await JobResizing(dispatcher, store, leads).resize(managed, bounds)
         finally:
             stored = await store.recover_job_graph(managed.job_id)
         assert stored is not None

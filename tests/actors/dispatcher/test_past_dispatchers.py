@@ -28,6 +28,7 @@ from flinkray.core.ids import DispatcherId, JobMasterId
 from flinkray.ha import EmbeddedHaServices, MemoryDirectory, StoreError
 from flinkray.ha.services import DISPATCHER_ADDRESS
 from flinkray.rpc import FencedRpcEndpoint, LocalNetwork, LocalRpcService
+from flinkray.scheduler.graph.job_graph import ParallelismRange, SchedulerMode
 from flinkray.testing.virtual_time import on_virtual_time
 
 
@@ -134,14 +135,20 @@ async def test_it_says_of_nothing_that_it_is_not_stored(tmp_path: Path) -> None:
     leadership = await Leadership.win(elections.get_dispatcher_leader_election())
     dispatcher = Dispatcher(service, services, leadership)
     await dispatcher.recover()
-    running, new = (python_job(lambda context: None) for _ in range(2))
-    dispatcher._manage(running, 0.0).accepted.set_result(None)
+    running, new, fixed = (python_job(lambda context: None) for _ in range(3))
+    elastic = replace(fixed, scheduler_mode=SchedulerMode.ADAPTIVE)
+    for job in (running, elastic):
+        dispatcher._manage(job, 0.0).accepted.set_result(None)
 
     storage.is_lost = True
     with pytest.raises(StoreError):
         await dispatcher.cancel_job(running.job_id)
     await elections.dispatcher_leader_service.revoke_leadership()
-    for question in (dispatcher.submit_job(new), dispatcher.cancel_job(running.job_id)):
+    for question in (
+        dispatcher.submit_job(new),
+        dispatcher.cancel_job(running.job_id),
+        dispatcher.resize_job(elastic.job_id, (), ParallelismRange(1, 2)),
+    ):
         with pytest.raises(RecipientUnreachableError, match=r"leads no more .*does not answer"):
             await question
     await service.network.close()
