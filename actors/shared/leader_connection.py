@@ -84,6 +84,17 @@ class LeaderConnection(LeaderRetrievalListener, Generic[G, S]):
         """Of the leader that is followed, registered there or not yet; None: none is known."""
         return None if self._connection is None else self._connection.target_fencing_token
 
+    @property
+    def obstacle(self) -> str:
+        """For people: why it is not registered, as far as is known."""
+        retriever, service = self._retriever, self._endpoint.rpc_service
+        outages = (None if retriever is None else retriever.outage, service.outage)
+        if any(outages):
+            return "; ".join(outage for outage in outages if outage is not None)
+        if self._connection is None:
+            return f"no {self._target_name} is known to lead"
+        return f"the {self._target_name} at {self._connection.target_address} has not registered it"
+
     def reconnect(self, reason: str) -> None:
         """The leader has forgotten us, or is deaf: register anew at the same address.
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from flinkray.core.config_option import format_duration
 from flinkray.core.errors import FlinkRayError
+from flinkray.core.options import TASK_EXECUTOR_REGISTRATION_TIMEOUT
 from flinkray.rpc import RpcEndpoint, TimerHandle
 
 
@@ -13,10 +17,11 @@ class RegistrationTimeoutError(FlinkRayError):
 class RegistrationTimeout:
     """Runs while an endpoint is not registered; when it is over, that is fatal to the endpoint."""
 
-    def __init__(self, endpoint: RpcEndpoint, timeout: float) -> None:
-        """*timeout* in seconds."""
+    def __init__(self, endpoint: RpcEndpoint, timeout: float, obstacle: Callable[[], str]) -> None:
+        """*timeout* in seconds; *obstacle* tells people why it is not registered."""
         self._endpoint = endpoint
         self._timeout = timeout
+        self._obstacle = obstacle
         self._timer: TimerHandle | None = None
 
     def start(self) -> None:
@@ -34,6 +39,7 @@ class RegistrationTimeout:
         self._endpoint.on_fatal_error(
             RegistrationTimeoutError(
                 f"{self._endpoint.address} could not register at the ResourceManager within "
-                f"{self._timeout:g} s"
+                f"{format_duration(self._timeout)} ({TASK_EXECUTOR_REGISTRATION_TIMEOUT.key}): "
+                f"{self._obstacle()}"
             )
         )

@@ -45,7 +45,9 @@ class ResourceManagerRegistration:
         self._slots = slots
         self._partitions = partitions
         self._timeout = RegistrationTimeout(
-            task_executor, configuration.get(options.TASK_EXECUTOR_REGISTRATION_TIMEOUT)
+            task_executor,
+            configuration.get(options.TASK_EXECUTOR_REGISTRATION_TIMEOUT),
+            lambda: self._leader.obstacle,
         )
         self._settings = registration_settings(configuration)
         self._leader: LeaderConnection[ResourceManagerGateway, TaskExecutorRegistrationSuccess] = (

@@ -145,7 +145,7 @@ async def test_it_ends_itself_when_it_finds_no_resource_manager(tmp_path: Path) 
     """TM-07"""
     bench = Bench(tmp_path)
     await bench.start_task_executor()
-    with pytest.raises(RegistrationTimeoutError, match="within 300 s"):
+    with pytest.raises(RegistrationTimeoutError, match=r"within 300 s \(taskmanager.*: the Res"):
         await bench.endpoint.terminated
     assert bench.client.clock.monotonic() == pytest.approx(300, abs=1)
 
@@ -171,7 +171,7 @@ async def test_it_ends_itself_when_a_lost_resource_manager_stays_away(tmp_path: 
     await bench.start()
     await asyncio.sleep(30)
     bench.network.crash(RM_NAME)
-    with pytest.raises(RegistrationTimeoutError, match="within 20 s"):
+    with pytest.raises(RegistrationTimeoutError, match=r"within 20 s .*has not registered it"):
         await bench.endpoint.terminated
     assert bench.client.clock.monotonic() == pytest.approx(50, abs=1)
 
