@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -133,7 +135,14 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point of the ``flinkray`` command."""
-    sys.exit(execute(sys.argv[1:]))
+    settings = Settings(process_ends=True)
+    code = _execute(sys.argv[1:], settings)
+    if settings.ray_is_left_at_the_end:
+        with suppress(OSError):  # nobody reads what was said
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def execute(arguments: Sequence[str], *, connect: Connect | None = None) -> int:
@@ -143,7 +152,10 @@ def execute(arguments: Sequence[str], *, connect: Connect | None = None) -> int:
         connect: gives the client, for the cluster that the command line names; by
             :func:`flinkray.connect` when None.
     """
-    settings = Settings(connect=connect)
+    return _execute(arguments, Settings(connect=connect))
+
+
+def _execute(arguments: Sequence[str], settings: Settings) -> int:
     try:
         code = cli.main(list(arguments), prog_name="flinkray", standalone_mode=False, obj=settings)
     except click.ClickException as error:

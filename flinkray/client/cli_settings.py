@@ -28,6 +28,10 @@ class Settings:
     verbose: bool = False
     connect: Connect | None = None
     """In place of :func:`flinkray.connect`."""
+    process_ends: bool = False
+    """With the command line."""
+    ray_is_left_at_the_end: bool = False
+    """The process has joined Ray, and is to leave it by ending, in no other way."""
 
 
 def note(text: str) -> None:

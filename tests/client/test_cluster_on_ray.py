@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import ray
+from ray._private.state import jobs
 from ray.util import list_named_actors, placement_group, placement_group_table
 from ray.util.placement_group import remove_placement_group
 
@@ -15,6 +18,7 @@ import flinkray
 from flinkray.client import ray_runtime
 from flinkray.client.cli import execute
 from flinkray.client.ray_runtime import ClusterNotFoundError
+from flinkray.testing.waiting import wait_until
 
 pytestmark = pytest.mark.ray
 
@@ -58,6 +62,21 @@ def actors_of(namespace: str) -> set[str]:
 def masters_of(namespace: str) -> set[str]:
     """Without the processes that stand by, which may be started by now or not."""
     return {name for name in actors_of(namespace) if not name.startswith("Prestarted-")}
+
+
+def said_by_a_process(*arguments: str) -> tuple[int, str, str]:
+    """Exit code, output and errors of a command line that is not ours.  It leaves Ray by ending:
+    Ray is to know that."""
+    address = ray.get_runtime_context().gcs_address
+    line = [sys.executable, "-m", "flinkray", *arguments, "--address", address]
+    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    out, err = process.communicate()
+
+    def has_left() -> bool:
+        return any(job["DriverPid"] == process.pid and job["IsDead"] for job in jobs())
+
+    wait_until(has_left, 30, "the end of the driver")
+    return process.returncode, out, err
 
 
 def test_connecting_where_no_cluster_runs_says_how_to_start_one() -> None:
@@ -108,6 +127,9 @@ def test_cluster_started_by_a_client_ends_with_it_and_ray_goes_on() -> None:
         assert masters_of("flinkray-embedded") == {"Dispatcher", "ResourceManager"}
         with flinkray.connect("auto", cluster_id="embedded") as other:
             assert other.cluster_overview().jobs == ()
+        assert said_by_a_process("list", "--json", "--cluster-id", "embedded") == (0, "[]\n", "")
+        code, _, error = said_by_a_process("info", "abcd", "--cluster-id", "embedded")
+        assert (code, error) == (4, "Error: no job's id begins with abcd (see: flinkray list)\n")
         assert client.list_jobs() == ()  # the other one did not start it, and does not end it
     assert actors_of("flinkray-embedded") == set()
     assert ray.is_initialized()

@@ -17,6 +17,9 @@ from flinkray.core.errors import RpcError
 from flinkray.rpc.calls.connection import ClientConnection
 from flinkray.rpc.ray.futures import result_of
 
+_FIRST = 1.0
+"""Seconds until Ray is asked.  Many connections are given up before, and a node that is gone is
+noticed by Ray after many more."""
 _AGAIN = 1.0
 """Seconds between two questions while Ray says "unavailable" of a process that answers us."""
 
@@ -47,6 +50,7 @@ async def death_of(
             return None
         return handle.park.remote()
 
+    await asyncio.sleep(_FIRST)
     while True:
         parked: Any = None
         try:
