@@ -13,6 +13,7 @@ from flinkray.scheduler.graph.job_graph import SPARK, Invokable, JobVertex
 from flinkray.spark.gateway import EPOCHS, PUBLISHED, RESULT_KIND, THROUGH
 from flinkray.spark.micro_batches import streamed
 from flinkray.spark.session import refuse_owned, split_memory
+from flinkray.spark.shared_session import GUEST_PROFILE, guest_configuration
 from flinkray.spark.tables import with_key
 from flinkray.spark.user_code import (
     SparkEpochFunction,
@@ -36,6 +37,8 @@ class ExecutorSlots:
     """Of each, as ``"1500m"``, ``"2g"`` or bytes."""
     spark_conf: Mapping[str, object] | None
     """Spark properties."""
+    session: str | None = None
+    """Name of a Spark session that stages and jobs share, whose executors these are."""
 
 
 def published_spark_stage(function: SparkFunction, name: str, slots: ExecutorSlots) -> JobVertex:
@@ -108,11 +111,15 @@ def _stage(function: Callable[..., Any], name: str, slots: ExecutorSlots, kind: 
     properties = spark_properties(slots.spark_conf)
     refuse_owned(properties)
     split_memory(profile, properties.get("spark.executor.memoryOverhead"))
+    number = slots.number
+    if slots.session is not None:
+        properties = guest_configuration(slots.session, number, profile, properties)
+        number, profile = 1, GUEST_PROFILE
     vertex_id = JobVertexID.generate()
     return JobVertex(
         vertex_id,
         f"Spark: {name}",
-        slots.number,
+        number,
         profile,
         Invokable(SPARK, dump_function(function), {**properties, RESULT_KIND: kind}),
         slot_sharing_group=f"spark-{vertex_id.short()}",

@@ -458,6 +458,7 @@ class DataStream(StreamSettings):
         cpu: float = 1,
         memory: int | str = "1g",
         spark_conf: Mapping[str, object] | None = None,
+        session: str | None = None,
     ) -> DataStreamSink:
         """Hand the rows of each checkpoint to ``function(dataframe, checkpoint_id)``, one after the
         other, when it is complete.
@@ -472,6 +473,8 @@ class DataStream(StreamSettings):
             cpu: cores of each of these slots.
             memory: of each, as ``"1500m"``, ``"2g"`` or bytes.
             spark_conf: Spark properties; those that flinkray sets itself are refused.
+            session: name of a Spark session that stages and jobs share, which has these executors;
+                see :func:`flinkray.spark_job`.
 
         Raises:
             ConfigurationError: an argument is not acceptable; the text names it.
@@ -480,7 +483,7 @@ class DataStream(StreamSettings):
         """
         from flinkray.client.spark_stages import ExecutorSlots, epochs_spark_stage
 
-        slots = ExecutorSlots(executors, cpu, memory, spark_conf)
+        slots = ExecutorSlots(executors, cpu, memory, spark_conf, session)
         stage = epochs_spark_stage(function, name, slots, is_read=False)
         return self._into_stage(stage, name)
 
@@ -495,6 +498,7 @@ class DataStream(StreamSettings):
         cpu: float = 1,
         memory: int | str = "1g",
         spark_conf: Mapping[str, object] | None = None,
+        session: str | None = None,
     ) -> DataStream:
         """Have Spark make something of the rows of each checkpoint, when it is complete: the stream
         of the rows of the DataFrames that ``function(dataframe, checkpoint_id)`` returns, in
@@ -511,6 +515,8 @@ class DataStream(StreamSettings):
             cpu: cores of each of these slots.
             memory: of each, as ``"1500m"``, ``"2g"`` or bytes.
             spark_conf: Spark properties; those that flinkray sets itself are refused.
+            session: name of a Spark session that stages and jobs share, which has these executors;
+                see :func:`flinkray.spark_job`.
 
         Raises:
             ConfigurationError: an argument is not acceptable; the text names it.
@@ -519,7 +525,7 @@ class DataStream(StreamSettings):
         """
         from flinkray.client.spark_stages import ExecutorSlots, epochs_spark_stage
 
-        slots = ExecutorSlots(executors, cpu, memory, spark_conf)
+        slots = ExecutorSlots(executors, cpu, memory, spark_conf, session)
         stage = epochs_spark_stage(function, name, slots, is_read=True)
         self._into_stage(stage, name)
         return self._env.from_streaming_stage(stage, watermark_strategy, name, type_info)

@@ -42,6 +42,7 @@ def spark_table(
     cpu: float = 1,
     memory: int | str = "1g",
     spark_conf: Mapping[str, object] | None = None,
+    session: str | None = None,
 ) -> SparkTable:
     """The rows of the DataFrame that ``function(spark)`` returns, to be looked up by a key that
     each of them has for itself.
@@ -58,6 +59,8 @@ def spark_table(
         cpu: cores of each of these slots.
         memory: of each, as ``"1500m"``, ``"2g"`` or bytes.
         spark_conf: Spark properties; those that flinkray sets itself are refused.
+        session: name of a Spark session that stages and jobs share, which has these executors;
+            see :func:`flinkray.spark_job`.
 
     Raises:
         ConfigurationError: an argument is not acceptable; the text names it.
@@ -71,6 +74,6 @@ def spark_table(
             f"the key of the table {name!r} is the name of a column, or a list of names; got "
             f"{key!r}"
         )
-    slots = ExecutorSlots(executors, cpu, memory, spark_conf)
+    slots = ExecutorSlots(executors, cpu, memory, spark_conf, session)
     stage = table_spark_stage(function, columns, name, slots)
     return SparkTable(name, columns, stage, uid)

@@ -162,6 +162,7 @@ class StreamExecutionEnvironment(StreamProgram):
         cpu: float = 1,
         memory: int | str = "1g",
         spark_conf: Mapping[str, object] | None = None,
+        session: str | None = None,
     ) -> DataStream:
         """The rows of the DataFrame that ``function(spark)`` returns, in batches of columns;
         functions of records are given rows with its field names.
@@ -175,6 +176,8 @@ class StreamExecutionEnvironment(StreamProgram):
             cpu: cores of each of these slots.
             memory: of each, as ``"1500m"``, ``"2g"`` or bytes.
             spark_conf: Spark properties; those that flinkray sets itself are refused.
+            session: name of a Spark session that stages and jobs share, which has these executors;
+                see :func:`flinkray.spark_job`.
 
         Raises:
             ConfigurationError: an argument is not acceptable; the text names it.
@@ -182,7 +185,7 @@ class StreamExecutionEnvironment(StreamProgram):
         """
         from flinkray.client.spark_stages import ExecutorSlots, published_spark_stage
 
-        slots = ExecutorSlots(executors, cpu, memory, spark_conf)
+        slots = ExecutorSlots(executors, cpu, memory, spark_conf, session)
         stage = published_spark_stage(function, source_name, slots)
         return self._from_stage(SparkSource, stage, watermark_strategy, source_name, type_info)
 

@@ -12,12 +12,24 @@ from flinkray.datastream import StreamExecutionEnvironment, Types
 from flinkray.scheduler.graph.job_graph import SPARK, STREAM, JobGraph
 from flinkray.scheduler.graph.validation import validate
 from flinkray.spark.gateway import PUBLISHED, RESULT_KIND
+from flinkray.spark.shared_session import GUEST_PROFILE, take_request
 from flinkray.spark.user_code import UserCodeError
 from flinkray.streaming.errors import OperatorError, StreamError
 
 
 def numbers(spark: Any) -> Any:
     return spark.range(10)
+
+
+def passed_on(rows: Any, checkpoint_id: int) -> Any:
+    return rows
+
+
+def taken(rows: Any, checkpoint_id: int) -> None: ...
+
+
+def looked_up(row: Any, found: Any) -> Any:
+    return row
 
 
 def job_of(env: StreamExecutionEnvironment) -> JobGraph:
@@ -44,6 +56,36 @@ def test_the_stage_is_a_vertex_of_the_job_in_slots_of_its_own() -> None:
     }
     assert {vertex.invokable.kind for vertex in others} == {STREAM}
     assert stage.slot_sharing_group not in {vertex.slot_sharing_group for vertex in others}
+
+
+def test_stages_may_share_a_session_whose_executors_are_asked_for() -> None:
+    """The stage's own slot is for the process of its function."""
+    env = StreamExecutionEnvironment()
+    shared: dict[str, Any] = {"executors": 3, "cpu": 2, "memory": "2g", "session": "shared"}
+    table = flinkray.spark_table(numbers, "id", **shared)
+    stream = env.from_spark(numbers, **shared).through_spark(passed_on, **shared)
+    stream.key_by("id").look_up(table, looked_up).to_spark(taken, **shared)
+
+    job = job_of(env)
+
+    validate(job)
+    stages = [vertex for vertex in job.vertices if vertex.invokable.kind == SPARK]
+    assert len(stages) == 4
+    assert len({stage.slot_sharing_group for stage in stages}) == 4
+    for stage in stages:
+        assert (stage.parallelism, stage.slot_profile) == (1, GUEST_PROFILE)
+        configuration = dict(stage.invokable.configuration)
+        assert configuration.pop(RESULT_KIND)
+        request = take_request(configuration)
+        assert request is not None
+        assert (request.name, request.executors) == ("shared", 3)
+        assert (request.slot_profile.cpu, request.slot_profile.memory) == (2, 2 * 2**30)
+        assert configuration == {}
+
+
+def test_a_session_is_checked_like_the_rest() -> None:
+    with pytest.raises(ConfigurationError, match="cannot be named"):
+        StreamExecutionEnvironment().from_spark(numbers, session="a,b")
 
 
 def test_a_declared_type_is_that_of_the_stream() -> None:

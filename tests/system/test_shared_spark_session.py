@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow.parquet as pq
 import pytest
 
 import flinkray
 from flinkray.client import ClusterClient, JobHandle
 from flinkray.core.errors import JobExecutionError
+from flinkray.datastream import StreamExecutionEnvironment
 from flinkray.scheduler.shared.states import JobStatus
 from flinkray.testing.waiting import wait_until
 from tests.system.observer import assert_leaves_nothing
@@ -90,3 +93,40 @@ def test_jobs_share_a_session_and_nothing_of_each_other(
     wait_until(lambda: handle.status() is JobStatus.CANCELED, 60, "the session's end")
     assert not psutil.pid_exists(first["jvm"])
     assert_leaves_nothing(session.job_id, resources_before)
+
+
+def jvm_of(spark: Any) -> int:
+    return int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
+
+
+def read_by(spark: Any) -> Any:
+    return spark.range(1000).selectExpr("id", f"{jvm_of(spark)}L as read_by")
+
+
+def passed_by(rows: Any, checkpoint_id: int) -> Any:
+    return rows.selectExpr("*", f"{jvm_of(rows.sparkSession)}L as passed_by")
+
+
+def test_stages_beside_streams_share_it_too(client: ClusterClient, tmp_path: Path) -> None:
+    shared: dict[str, Any] = {"executors": 1, "memory": "1g", "session": "shared"}
+    folder = str(tmp_path / "rows")
+
+    def taken_by(rows: Any, checkpoint_id: int) -> None:
+        taken = rows.selectExpr("*", f"{jvm_of(rows.sparkSession)}L as taken_by")
+        taken.write.mode("overwrite").parquet(f"{folder}/checkpoint={checkpoint_id}")
+
+    env = StreamExecutionEnvironment.get_execution_environment(cluster=client)
+    env.enable_checkpointing(500)
+    rows = env.from_spark(read_by, **shared)
+    rows.through_spark(passed_by, **shared).to_spark(taken_by, **shared)
+    env.execute("three guests")
+
+    found = pq.read_table(folder, partitioning=None).to_pylist()
+    assert sorted(row["id"] for row in found) == [*range(1000)]
+    jvms = {row[name] for row in found for name in ("read_by", "passed_by", "taken_by")}
+    assert len(jvms) == 1
+    (session,) = [job for job in session_jobs(client) if not job.status.is_terminal]
+    handle = client.job(session.job_id)
+    handle.cancel()
+    wait_until(lambda: handle.status() is JobStatus.CANCELED, 60, "the session's end")
+    assert not psutil.pid_exists(jvms.pop())
