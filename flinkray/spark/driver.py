@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 
 from flinkray.core.captured_output import note_output
@@ -24,6 +25,7 @@ from flinkray.spark.gateway import (
     SparkDriverGateway,
     SparkExecutorsGateway,
     SparkSessionGateway,
+    SparkSessionGuest,
     SparkStageDescriptor,
 )
 from flinkray.spark.ray_cluster import current_ray_context, place_of_this_process
@@ -42,7 +44,10 @@ async def create_spark_driver(rpc_service: RpcService, stage: SparkStageDescript
     session, access = None, None
     if stage.session is not None:
         session = await rpc_service.connect(stage.session_address, SparkSessionGateway)
-        access = await session.attach(rpc_service.process_name)
+        guest = SparkSessionGuest(
+            rpc_service.process_name, os.getpid(), f"{stage.job_id} {stage.vertex_id}"
+        )
+        access = await session.attach(guest)
     place = place_of_this_process()
     return SparkDriver(
         rpc_service,

@@ -76,6 +76,18 @@ class SparkSessionRequest:
 
 
 @message
+class SparkSessionGuest:
+    """An attempt of a stage that is to run in a session."""
+
+    process: str
+    """Its name."""
+    pid: int
+    """On the node of the session."""
+    stage: str
+    """Job and vertex: another attempt of it is over when this one comes."""
+
+
+@message
 class SparkSessionAccess:
     """How a process on the same node connects to a session, and what that is."""
 
@@ -237,9 +249,13 @@ class SparkSessionGateway(RpcGateway):
         """
 
     @abstractmethod
+    @ask_timeout(600.0)
     @runs_to_completion
-    async def attach(self, process: str) -> SparkSessionAccess:
-        """A guest comes, which is that process.  If that ends, the guest has left.
+    async def attach(self, guest: SparkSessionGuest) -> SparkSessionAccess:
+        """A guest comes.  If its process ends, it has left.
+
+        An earlier attempt of its stage is ended.  The answer waits until nothing in the session
+        works for that any more: it might write where this one is about to.
 
         Raises:
             SparkSessionEndedError: it is ending.

@@ -18,7 +18,7 @@ import psutil
 from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress
 from flinkray.spark.gateway import SparkSessionAccess, SparkStageDescriptor
 from flinkray.spark.jvm import SparkStartError, quiet_gateway_logging
-from flinkray.spark.shared_session import check_session
+from flinkray.spark.shared_session import check_session, thread_name
 from flinkray.spark.status_store import StatusStore, progress_of_stages
 
 if TYPE_CHECKING:
@@ -243,17 +243,21 @@ def _with_job(total: SparkProgress, job: Mapping[str, Any]) -> SparkProgress:
 
 def _tag_all_threads(gateway: Any, java_context: Any, tag: str) -> None:
     """Each thread of this process has a connection of its own, and a thread of the JVM's behind
-    it, whose Spark jobs carry that thread's tags."""
+    it, whose Spark jobs carry that thread's tags.  The session knows it by its name."""
     client = gateway._gateway_client
     connect = client._create_new_connection
 
-    def connect_and_tag() -> Any:
-        connection = connect()
+    def mark() -> None:
+        gateway.jvm.java.lang.Thread.currentThread().setName(thread_name(tag))
         java_context.addJobTag(tag)
+
+    def connect_and_mark() -> Any:
+        connection = connect()
+        mark()
         return connection
 
-    client._create_new_connection = connect_and_tag
-    java_context.addJobTag(tag)
+    client._create_new_connection = connect_and_mark
+    mark()
 
 
 def _leave(context: Any) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,10 +19,11 @@ from flinkray.spark.gateway import (
     SPARK_SESSION_ENDPOINT,
     SparkSessionAccess,
     SparkSessionGateway,
+    SparkSessionGuest,
     SparkStageDescriptor,
 )
 from flinkray.spark.jvm import Jvm
-from flinkray.spark.shared_session import SparkSessionEndedError
+from flinkray.spark.shared_session import SparkSessionEndedError, thread_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,6 +34,8 @@ EXPECTED = 60.0
 """Seconds for which a session waits for a guest that has asked whether it is open, at least."""
 
 _LOOK_INTERVAL = 0.25
+_SEE_OFF_INTERVAL = 0.05
+"""Seconds between two looks at whether a guest whose successor waits has left."""
 
 
 @dataclass
@@ -77,16 +81,34 @@ class OpenSession(Protocol):
     def cancel(self, tag: str) -> None:
         """The Spark jobs that carry it."""
 
+    def works_for(self, tag: str) -> bool:
+        """Whether something is still being done that a guest of that tag has asked for: a command
+        may begin several Spark jobs, and cleans up when one was cancelled."""
+
     def forget_cached(self) -> None:
         """All that is cached, of whomever."""
+
+
+def end_process(guest: SparkSessionGuest) -> None:
+    """It may stand still, and would go on with what its successor does."""
+    with suppress(ProcessLookupError):
+        os.kill(guest.pid, signal.SIGKILL)
 
 
 class SessionGuests:
     """All of one session's; called from several threads."""
 
     def __init__(
-        self, idle_timeout: float, monotonic: Callable[[], float] = time.monotonic
+        self,
+        idle_timeout: float,
+        monotonic: Callable[[], float] = time.monotonic,
+        end: Callable[[SparkSessionGuest], None] = end_process,
     ) -> None:
+        """*end* ends the process of a guest whose successor has come."""
+        self._end = end
+        self._present: dict[str, SparkSessionGuest] = {}
+        self._leaving: dict[str, SparkSessionGuest] = {}
+        """Those for which something may still be done."""
         self.opened: Future[None] = Future()
         """Done when guests may come; fails if none may (any more)."""
         self._lock = threading.Lock()
@@ -103,6 +125,7 @@ class SessionGuests:
         with suppress(InvalidStateError):  # closed meanwhile
             self.opened.set_result(None)
         while not stopping.wait(_LOOK_INTERVAL):
+            self._see_off(tuple(self._leaving.values()))
             if self.is_over():
                 return
 
@@ -130,36 +153,68 @@ class SessionGuests:
             self._of_open()
             self._book.expect(self._monotonic())
 
-    def come(self, guest: str) -> SparkSessionAccess:
-        """
+    def come(self, guest: SparkSessionGuest) -> SparkSessionAccess:
+        """Returns when nothing works for earlier attempts of its stage any more.
+
         Raises:
             SparkSessionEndedError: it is ending.
         """
         with self._lock:
-            access = self._of_open().access(_tag(guest))
-            self._book.come(guest)
-            log.info("%s is a guest of the Spark session", guest)
+            self._of_open()
+            replaced = [one for one in self._present.values() if one.stage == guest.stage]
+        for one in replaced:
+            log.warning("%s is ended: %s has taken its place", one.process, guest.process)
+            self._end(one)
+            self.leave(one.process)
+        while earlier := [one for one in tuple(self._leaving.values()) if one.stage == guest.stage]:
+            self._see_off(earlier)
+            time.sleep(_SEE_OFF_INTERVAL)
+        with self._lock:
+            access = self._of_open().access(_tag(guest.process))
+            self._book.come(guest.process)
+            self._present[guest.process] = guest
+            log.info("%s is a guest of the Spark session", guest.process)
             return access
 
-    def leave(self, guest: str) -> None:
+    def leave(self, process: str) -> None:
         """Its Spark jobs are cancelled; what is cached is forgotten when it was the last one,
         because Spark does not say who has cached what."""
-        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-
         with self._lock:
-            if not self._book.leave(guest, self._monotonic()) or self._session is None:
+            if not self._book.leave(process, self._monotonic()):
                 return
-            try:
-                self._session.cancel(_tag(guest))
+            self._leaving[process] = self._present.pop(process)
+            if self._session is None:
+                return
+            with _noting_silence(process):
+                self._session.cancel(_tag(process))
                 if not self._book.present:
                     self._session.forget_cached()
-            except (Py4JError, OSError) as error:  # which ends the session
-                log.warning("the Spark session does not answer as %s leaves: %s", guest, error)
+
+    def _see_off(self, guests: Iterable[SparkSessionGuest]) -> None:
+        """Forget those for which nothing is done any more; cancel what others have begun since."""
+        for guest in guests:
+            with self._lock, _noting_silence(guest.process):
+                session, tag = self._session, _tag(guest.process)
+                if session is not None and session.works_for(tag):
+                    session.cancel(tag)
+                else:
+                    self._leaving.pop(guest.process, None)
 
     def _of_open(self) -> OpenSession:
         if self._session is None:
             raise SparkSessionEndedError("the Spark session has ended")
         return self._session
+
+
+@contextmanager
+def _noting_silence(process: str) -> Iterator[None]:
+    """Of the JVM, which ends the session."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+    try:
+        yield
+    except (Py4JError, OSError) as error:
+        log.warning("the Spark session does not answer as %s leaves: %s", process, error)
 
 
 class SparkSessionDesk(RpcEndpoint, SparkSessionGateway):
@@ -181,10 +236,10 @@ class SparkSessionDesk(RpcEndpoint, SparkSessionGateway):
         await self.rpc_service.run_blocking(self._guests.expect)
         return self._node_id
 
-    async def attach(self, process: str) -> SparkSessionAccess:
-        access = await self.rpc_service.run_blocking(self._guests.come, process)
-        self._watches[process] = self.rpc_service.watch_process(
-            process, lambda reason: self._has_ended(process)
+    async def attach(self, guest: SparkSessionGuest) -> SparkSessionAccess:
+        access = await self.rpc_service.run_blocking(self._guests.come, guest)
+        self._watches[guest.process] = self.rpc_service.watch_process(
+            guest.process, lambda reason: self._has_ended(guest.process)
         )
         return access
 
@@ -227,6 +282,11 @@ class HeldSparkSession:
 
     def cancel(self, tag: str) -> None:
         self._context.cancelJobsWithTag(tag)
+
+    def works_for(self, tag: str) -> bool:
+        gateway: Any = self._session.sparkContext._gateway
+        threads: str = gateway.jvm.java.lang.Thread.getAllStackTraces().keySet().toString()
+        return thread_name(tag) in threads
 
     def forget_cached(self) -> None:
         session: Any = self._session

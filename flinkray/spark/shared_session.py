@@ -109,6 +109,11 @@ def session_graph(guest: SparkStageDescriptor) -> JobGraph:
     return JobGraph(JobID.generate(), name, (vertex,), NoRestart())
 
 
+def thread_name(tag: str) -> str:
+    """Of the threads of a session's JVM that do what a guest has asked for."""
+    return f"<{tag}>"  # with an end, as one tag may begin like another
+
+
 def session_held_by(graph: JobGraph) -> str | None:
     """The name of the session that a job is; None: it is another job."""
     names = (vertex.invokable.configuration.get(HELD_SESSION) for vertex in graph.vertices)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import threading
 from typing import Any
 
 import pytest
 
 from flinkray.core.resources import ResourceProfile
-from flinkray.spark.gateway import SparkSessionAccess
+from flinkray.spark.gateway import SparkSessionAccess, SparkSessionGuest
 from flinkray.spark.guest import GuestJobs
-from flinkray.spark.session_guests import EXPECTED, GuestBook, SessionGuests
+from flinkray.spark.session_guests import EXPECTED, GuestBook, SessionGuests, end_process
 from flinkray.spark.shared_session import SparkSessionEndedError
 
 IDLE = 300.0
@@ -21,6 +24,7 @@ class RecordedSession:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.needs: dict[str, int] = {}
         self.is_asked = threading.Event()
         self.answers = threading.Event()
         self.answers.set()
@@ -35,9 +39,24 @@ class RecordedSession:
             self.asked.append("nobody was there while the JVM did not answer")
         self.asked.append(tag)
 
+    def works_for(self, tag: str) -> bool:
+        """Until its jobs have been cancelled as often as that takes."""
+        return self.asked.count(tag) < self.needs.get(tag, 1)
+
     def forget_cached(self) -> None:
         self.asked.append("forget")
         self.is_forgotten.set()
+
+
+class Looks:
+    """Stops who holds a session after so many looks."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def wait(self, timeout: float) -> bool:
+        self.number -= 1
+        return self.number < 0
 
 
 class OneLook:
@@ -47,8 +66,19 @@ class OneLook:
         return True
 
 
-def opened(session: RecordedSession, now: list[float]) -> SessionGuests:
-    guests = SessionGuests(IDLE, lambda: now[0])
+def guest(process: str, stage: str = "", pid: int = 0) -> SparkSessionGuest:
+    """Of a stage of its own by default."""
+    return SparkSessionGuest(process, pid, stage or process)
+
+
+def opened(
+    session: RecordedSession, now: list[float], ended: list[str] | None = None
+) -> SessionGuests:
+    def end(guest: SparkSessionGuest) -> None:
+        assert ended is not None, "nobody is to be ended"
+        ended.append(guest.process)
+
+    guests = SessionGuests(IDLE, lambda: now[0], end)
     guests.hold(session, OneLook())
     return guests
 
@@ -76,12 +106,68 @@ def test_a_guest_that_has_asked_is_waited_for_though_the_session_is_idle() -> No
 def test_who_leaves_has_its_own_jobs_cancelled_and_the_last_one_what_is_cached() -> None:
     session = RecordedSession()
     guests = opened(session, [0.0])
-    tags = {name: guests.come(name).tag for name in ("a", "b")}
+    tags = {name: guests.come(guest(name)).tag for name in ("a", "b")}
     guests.leave("a")
     assert session.asked == [tags["a"]]
     guests.leave("a")  # its process has ended, too
     guests.leave("b")
     assert session.asked == [tags["a"], tags["b"], "forget"]
+
+
+def test_an_earlier_attempt_of_its_stage_is_ended_before_a_guest_comes() -> None:
+    """Both would write at the same place."""
+    session = RecordedSession()
+    ended: list[str] = []
+    guests = opened(session, [0.0], ended)
+    tags = {name: guests.come(guest(name, stage)).tag for name, stage in (("a", "s"), ("b", "t"))}
+    session.needs = {tags["a"]: 4}  # a command that begins one Spark job after the other
+    guests.come(guest("c", "s"))
+    assert ended == ["a"]
+    assert session.asked == [tags["a"]] * 4
+
+
+def test_one_that_has_left_is_waited_for_until_nothing_works_for_it() -> None:
+    session = RecordedSession()
+    guests = opened(session, [0.0])
+    tag = guests.come(guest("a", "s")).tag
+    session.needs = {tag: 3}
+    guests.leave("a")
+    assert session.asked == [tag, "forget"]
+    guests.come(guest("b", "t"))
+    assert session.asked == [tag, "forget"], "another stage does not wait"
+    guests.come(guest("c", "s"))
+    assert session.asked == [tag, "forget", tag, tag]
+
+
+def test_what_one_that_has_left_began_last_is_cancelled_too() -> None:
+    session = RecordedSession()
+    guests = opened(session, [0.0])
+    tag = guests.come(guest("a")).tag
+    session.needs = {tag: 3}
+    guests.leave("a")
+    guests.hold(session, Looks(5))
+    assert session.asked == [tag, "forget", tag, tag]
+
+
+def test_nobody_comes_to_a_session_that_ends_while_it_waits() -> None:
+    session = RecordedSession()
+    guests = opened(session, [0.0])
+    tag = guests.come(guest("a", "s")).tag
+    session.needs = {tag: 1_000_000}
+    guests.leave("a")
+    closing = threading.Timer(0.2, guests.close)
+    closing.start()
+    with pytest.raises(SparkSessionEndedError):
+        guests.come(guest("b", "s"))
+    closing.join()
+
+
+def test_a_process_that_stands_still_is_ended_and_one_that_is_gone_is_fine() -> None:
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        os.kill(process.pid, signal.SIGSTOP)
+        end_process(guest("a", pid=process.pid))
+        assert process.wait(10) == -signal.SIGKILL
+    end_process(guest("a", pid=process.pid))
 
 
 def test_a_session_that_is_over_takes_nobody() -> None:
@@ -92,7 +178,7 @@ def test_a_session_that_is_over_takes_nobody() -> None:
     with pytest.raises(SparkSessionEndedError):
         guests.expect()
     with pytest.raises(SparkSessionEndedError):
-        guests.come("a")
+        guests.come(guest("a"))
 
 
 def test_one_that_never_opened_says_so_to_who_waits() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ import flinkray
 from flinkray.client import ClusterClient, JobHandle
 from flinkray.core.errors import JobExecutionError
 from flinkray.datastream import StreamExecutionEnvironment
+from flinkray.scheduler.graph.job_graph import FixedDelayRestart
 from flinkray.scheduler.shared.states import JobStatus
 from flinkray.testing.waiting import wait_until
 from tests.system.observer import assert_leaves_nothing
@@ -130,3 +134,33 @@ def test_stages_beside_streams_share_it_too(client: ClusterClient, tmp_path: Pat
     handle.cancel()
     wait_until(lambda: handle.status() is JobStatus.CANCELED, 60, "the session's end")
     assert not psutil.pid_exists(jvms.pop())
+
+
+def guests_at_work(spark: Any) -> set[str]:
+    """Whose commands the session's JVM works on, or waits for."""
+    threads = spark.sparkContext._jvm.java.lang.Thread.getAllStackTraces().keySet().toString()
+    return set(re.findall("<(flinkray-[^>]+)>", threads))
+
+
+def test_nothing_works_for_an_attempt_that_has_died_when_the_next_one_comes(
+    client: ClusterClient, tmp_path: Path
+) -> None:
+    """It might clean up where the next one writes."""
+
+    def function(spark: Any) -> None:
+        is_first = not list(tmp_path.glob("*.json"))
+        at_work = guests_at_work(spark)
+        (tmp_path / f"{os.getpid()}.json").write_text(json.dumps(sorted(at_work)))
+        if is_first:  # a command that goes on without the process, and that nobody cancels
+            spark.sparkContext._jvm.java.lang.Thread.sleep(10_000)
+
+    restarts = FixedDelayRestart(1, 0.0)
+    handle = client.submit(flinkray.spark_job(function, **SESSION, restart_strategy=restarts))
+    first = wait_until(lambda: next(tmp_path.glob("*.json"), None), 300, "the first attempt")
+    os.kill(int(first.stem), signal.SIGKILL)
+    handle.result(timeout=300)
+
+    at_work = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
+    (of_first,) = at_work.pop(first.stem)
+    ((of_second,),) = at_work.values()
+    assert of_first != of_second
