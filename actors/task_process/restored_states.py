@@ -26,8 +26,9 @@ from flinkray.checkpoint.state_files import open_state, read_carried
 from flinkray.core.key_groups import KeyGroupRange
 from flinkray.state.snapshots import SnapshotBody, SnapshotContents, SnapshotStream
 from flinkray.streaming.network import decode_elements
-from flinkray.streaming.operators.operator import OperatorState, StateFile, StreamOperator
+from flinkray.streaming.operators.operator import OperatorState, StreamOperator
 from flinkray.streaming.records.elements import Element
+from flinkray.streaming.state_file import StateFile
 
 Operators = Sequence[tuple[str, StreamOperator]]
 """Ids, and operators that are set up."""

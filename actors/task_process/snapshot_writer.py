@@ -23,8 +23,9 @@ from flinkray.scheduler.checkpoints.messages import PickledState
 from flinkray.state.operator_state import OperatorSnapshot
 from flinkray.state.snapshots import SnapshotStream
 from flinkray.streaming.network import encode_elements
-from flinkray.streaming.operators.operator import OperatorState, StateFile
+from flinkray.streaming.operators.operator import OperatorState
 from flinkray.streaming.records.in_flight import InFlight
+from flinkray.streaming.state_file import StateFile
 
 log = logging.getLogger(__name__)
 

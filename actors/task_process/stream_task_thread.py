@@ -201,7 +201,8 @@ class StreamTaskRun:
             if isinstance(operator, SinkWriterOperator | CommitterOperator):
                 sink = operator.sink
                 if isinstance(sink, SparkEpochSink):
-                    sink.locate(context.epochs(sink.vertex_id))
+                    vertex_id = sink.vertex_id
+                    sink.locate(context.epochs(vertex_id), context.published(vertex_id))
         if context.printed is not None:
             outputs.append(context.printed)
         task = StreamTask(

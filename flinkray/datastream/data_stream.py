@@ -201,14 +201,14 @@ class StreamProgram(EnvironmentSettings, ABC):
         return DataStream(self, transformation)
 
     @abstractmethod
-    def from_streaming_stage(
+    def from_stage_of_epochs(
         self,
         stage: JobVertex,
         watermark_strategy: WatermarkStrategy | None,
         name: str,
         type_info: TypeInformation | None,
     ) -> DataStream:
-        """What a Spark stage publishes in micro-batches; the stage is added to the job."""
+        """What a Spark stage makes of a stream's epochs; the stage is added to the job."""
 
     @abstractmethod
     def from_table(self, table: SparkTable) -> DataStream:
@@ -485,7 +485,7 @@ class DataStream(StreamSettings):
 
         slots = ExecutorSlots(executors, cpu, memory, spark_conf, session)
         stage = epochs_spark_stage(function, name, slots, is_read=False)
-        return self._into_stage(stage, name)
+        return self._into_stage(stage, name, is_read=False)
 
     def through_spark(
         self,
@@ -499,6 +499,7 @@ class DataStream(StreamSettings):
         memory: int | str = "1g",
         spark_conf: Mapping[str, object] | None = None,
         session: str | None = None,
+        uid: str | None = None,
     ) -> DataStream:
         """Have Spark make something of the rows of each checkpoint, when it is complete: the stream
         of the rows of the DataFrames that ``function(dataframe, checkpoint_id)`` returns, in
@@ -517,6 +518,8 @@ class DataStream(StreamSettings):
             spark_conf: Spark properties; those that flinkray sets itself are refused.
             session: name of a Spark session that stages and jobs share, which has these executors;
                 see :func:`flinkray.spark_job`.
+            uid: of the source that comes back, for savepoints; those of the sink for Spark follow
+                from it.
 
         Raises:
             ConfigurationError: an argument is not acceptable; the text names it.
@@ -527,15 +530,20 @@ class DataStream(StreamSettings):
 
         slots = ExecutorSlots(executors, cpu, memory, spark_conf, session)
         stage = epochs_spark_stage(function, name, slots, is_read=True)
-        self._into_stage(stage, name)
-        return self._env.from_streaming_stage(stage, watermark_strategy, name, type_info)
+        sink = self._into_stage(stage, name, is_read=True)
+        stream = self._env.from_stage_of_epochs(stage, watermark_strategy, name, type_info)
+        if uid is not None:
+            sink.uid(f"To Spark: {uid}")
+            stream.uid(uid)
+        return stream
 
-    def _into_stage(self, stage: JobVertex, name: str) -> DataStreamSink:
+    def _into_stage(self, stage: JobVertex, name: str, is_read: bool) -> DataStreamSink:
         declared = None if self._stream.type_info is None else self._stream.type_info.to_arrow()
         if declared is not None:
             check_columns(schema_of(declared))
         self._env.add_spark_stage(stage)
-        operator = SinkWriterOperator(SparkEpochSink(stage.vertex_id, name), self._stream.type_info)
+        sink = SparkEpochSink(stage.vertex_id, name, is_read)
+        operator = SinkWriterOperator(sink, self._stream.type_info)
         return self.end_with(f"Sink: {name}: Writer", operator)
 
     def print(self, sink_identifier: str | None = None) -> DataStreamSink:

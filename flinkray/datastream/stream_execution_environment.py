@@ -229,21 +229,23 @@ class StreamExecutionEnvironment(StreamProgram):
 
         slots = ExecutorSlots(executors, cpu, memory, spark_conf)
         stage = streaming_spark_stage(function, source_name, slots, trigger, output_mode)
-        return self.from_streaming_stage(stage, watermark_strategy, source_name, type_info)
+        return self._from_stage(
+            SparkStreamSource, stage, watermark_strategy, source_name, type_info
+        )
 
-    def from_streaming_stage(
+    def from_stage_of_epochs(
         self,
         stage: JobVertex,
         watermark_strategy: WatermarkStrategy | None,
         name: str,
         type_info: TypeInformation | None,
     ) -> DataStream:
-        source = SparkStreamSource
+        source = partial(SparkStreamSource, of_epochs=True)
         return self._from_stage(source, stage, watermark_strategy, name, type_info)
 
     def _from_stage(
         self,
-        source: type[SparkSource],
+        source: Callable[..., SparkSource],
         stage: JobVertex,
         watermark_strategy: WatermarkStrategy | None,
         name: str,

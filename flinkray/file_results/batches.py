@@ -9,7 +9,7 @@ goes back to.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,6 +23,7 @@ from flinkray.file_results.published import PublishedPartition, PublishedPartiti
 _VERSION = 1
 _BEGUN = "_columns.json"
 _TAKEN = "_taken.json"
+_CONSUMED = "_consumed.json"
 _ROWS = "rows"
 _PUBLISHED = re.compile(r"_published-(\d+)\.json")
 _BATCH = re.compile(r"batch-(\d+)\.json")
@@ -64,6 +65,7 @@ class PublishedBatches:
     def __init__(self, location: str) -> None:
         self._directory = ResultDirectory(location)
         self._partitions = PublishedPartitions(location)
+        self._rows = ResultDirectory(f"{self._directory.location}/{_ROWS}")
         self.location = self._directory.location
 
     # --- for who writes ---------------------------------------------------------------------------
@@ -144,6 +146,11 @@ class PublishedBatches:
         taken = 0 if content is None else content["batches"]
         return max(0, self.progress().batches - taken)
 
+    def consumed(self) -> int:
+        """The highest origin of a batch that nobody goes back to; -1: there is none."""
+        content = self._directory.read_json(_CONSUMED)
+        return -1 if content is None else int(content["origin"])
+
     def end(self, execution: str = "") -> None:
         """No batch follows those that are published, whichever execution of the stream reads them;
         or only if that one does: those that go on from an earlier checkpoint have more to come."""
@@ -169,9 +176,21 @@ class PublishedBatches:
         """A partition.  Raises FileResultLostError: the file is not there, or is damaged."""
         return self._partitions.open(_ROWS, name)
 
+    def read_pieces(self, name: str) -> Iterator[bytes]:
+        """The bytes of a partition, a piece at a time."""
+        return self._rows.read_pieces(name)
+
+    def write_pieces(self, name: str, pieces: Iterable[bytes]) -> None:
+        """A partition that another stream's batches have had; it is whole or not there."""
+        self._rows.write_pieces(name, pieces)
+
     def note_taken(self, batches: int) -> None:
         """So many are taken."""
         self._directory.write_json(_TAKEN, {"version": _VERSION, "batches": batches})
+
+    def note_consumed(self, origin: int) -> None:
+        """Nobody goes back to batches of that origin, or an earlier one."""
+        self._directory.write_json(_CONSUMED, {"version": _VERSION, "origin": origin})
 
     def forget(self, below: int) -> None:
         """Nobody asks for batches below that any more; their rows stay."""

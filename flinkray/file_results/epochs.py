@@ -146,11 +146,11 @@ class Epochs:
 
     # --- for who writes again ---------------------------------------------------------------------
 
-    def delete(self, done: EpochsDone) -> None:
-        """Epochs that are done with, and their rows.  Not whoever takes them does so, but whoever
-        writes them, which knows whether they are needed for a savepoint."""
+    def delete(self, last: int) -> None:
+        """Epochs up to that id, and their rows.  Not whoever takes them does so when it is done,
+        but whoever writes them, which knows whether they are needed for a savepoint."""
         for epoch in self.published(after=-1):
-            if epoch.checkpoint_id <= done.checkpoint_id:
+            if epoch.checkpoint_id <= last:
                 for part in epoch.parts:
                     self.part(part.name).delete()
                 self._delete(f"{epoch.checkpoint_id:020d}.json")

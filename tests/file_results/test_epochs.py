@@ -76,7 +76,7 @@ def test_what_is_done_with_is_forgotten_and_its_rows_are_deleted(epochs: Epochs)
     done = epochs.note_done(two, epochs.note_done(one, EpochsDone()))
     epochs.forget(done)
     assert ids(epochs) == [1, 2, 3]
-    epochs.delete(done)
+    epochs.delete(done.checkpoint_id)
     assert ids(epochs) == [3]
     assert epochs.last_done() == done
     with pytest.raises(FileResultLostError):
@@ -90,10 +90,10 @@ def test_an_epoch_that_comes_again_when_it_is_done_with_is_not_handed_over_again
     parts = [part(epochs, 1)]
     epochs.publish(1, parts)
     done = epochs.note_done(epochs.published(-1)[0], EpochsDone())
-    epochs.delete(done)
+    epochs.delete(done.checkpoint_id)
     epochs.publish(1, parts)
     assert epochs.published(epochs.last_done().checkpoint_id) == []
-    epochs.delete(done)
+    epochs.delete(done.checkpoint_id)
     assert ids(epochs) == []
 
 
@@ -127,5 +127,5 @@ def test_those_wait_that_nobody_is_done_with(epochs: Epochs) -> None:
     done = epochs.note_done(second, epochs.note_done(first, EpochsDone()))
     assert epochs.waiting() == 1
     epochs.forget(done)
-    epochs.delete(done)
+    epochs.delete(done.checkpoint_id)
     assert epochs.waiting() == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,8 +11,8 @@ from typing import Any
 import pytest
 
 from flinkray.client import ClusterClient
-from flinkray.datastream import StreamExecutionEnvironment, Types
-from flinkray.datastream.connectors import DataGeneratorSource
+from flinkray.datastream import Configuration, StreamExecutionEnvironment, Types
+from flinkray.datastream.connectors import DataGeneratorSource, FileSink
 from flinkray.testing.waiting import wait_until
 from tests.system.observer import assert_leaves_no_traces, kill
 from tests.system.spark_and_streams import END, own_cluster, processes
@@ -69,6 +70,59 @@ def test_each_row_comes_back_once_although_the_driver_and_a_task_are_killed_in_b
     names = {0: "zero", 2: "two"}
     assert sorted(found) == sorted(f"{n} {names[n % 4]}" for n in range(COUNT) if n % 2 == 0)
     assert_leaves_no_traces(results.job_id)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_savepoint_has_what_is_on_its_way_and_another_job_goes_on_with_it(
+    cluster: ClusterClient, tmp_path: Path
+) -> None:
+    """Epochs that wait for Spark, one that Spark is at, and what it has made that nobody has
+    read: each row comes back in one of the two jobs."""
+    count, gate = 600, tmp_path / "gate"
+
+    def waits(rows: Any, checkpoint_id: int) -> Any:
+        from flinkray.testing.waiting import wait_until
+
+        if checkpoint_id > 3:
+            wait_until(gate.exists, END, "the savepoint")
+        return named(rows, checkpoint_id).repartition(3)
+
+    def slowly(batch: Any) -> Any:
+        time.sleep(0.0 if gate.exists() else 1.0)
+        return batch
+
+    def program(parallelism: int, out: str) -> StreamExecutionEnvironment:
+        env = StreamExecutionEnvironment.get_execution_environment(cluster=cluster)
+        env.set_parallelism(parallelism).enable_checkpointing(1000)
+        env.get_config().disable_auto_generated_uids()
+        env.configure(Configuration.from_dict({"execution.spark.max-waiting-epochs": "5"}))
+        source = DataGeneratorSource(int, count, 40.0)
+        numbers = env.from_source(source, None, "numbers").uid("numbers")
+        rows = numbers.map(lambda n: (n, n % 4), ROW).uid("rows")
+        came = rows.through_spark(waits, memory="1g", name="named", uid="named")
+        texts = came.map_batches(slowly).uid("slowly").map(lambda row: str(row["n"])).uid("texts")
+        texts.sink_to(FileSink(str(tmp_path / out))).uid("out")
+        return env
+
+    def found(out: str) -> list[int]:
+        files = [path for path in (tmp_path / out).glob("**/*") if path.is_file()]
+        there = [file for file in files if file.name[0] not in "._"]
+        return [int(n) for file in there for n in file.read_text().split()]
+
+    first = program(2, "first").execute_async("first")
+    wait_until(lambda: found("first"), END, "rows to come back")
+    path = first.stop_with_savepoint(False, str(tmp_path / "savepoints")).result(timeout=END)
+    gate.touch()
+    first.get_job_execution_result().result(timeout=END)
+    came_first = found("first")
+    assert len(came_first) < count / 4
+    assert_leaves_no_traces(first.get_job_id())
+
+    settings = Configuration.from_dict({"execution.state-recovery.path": path})
+    program(1, "second").configure(settings).execute("second")
+
+    assert sorted(came_first + found("second")) == [*range(0, count, 2)]
 
 
 def test_without_checkpoints_all_rows_go_through_at_the_end(cluster: ClusterClient) -> None:

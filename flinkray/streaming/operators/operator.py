@@ -32,6 +32,7 @@ from flinkray.streaming.functions.output_tag import OutputTag
 from flinkray.streaming.functions.runtime_context import RuntimeContext
 from flinkray.streaming.records.elements import Barrier, Block, Columns
 from flinkray.streaming.sources.source_hold import SourceHold
+from flinkray.streaming.state_file import StateFile
 from flinkray.streaming.time.time_service import ProcessingTimeService
 from flinkray.streaming.time.turn import Portion, Turn
 from flinkray.streaming.time.watermark_alignment import TaskAlignment
@@ -161,16 +162,6 @@ class OperatorContext:
     @property
     def task_name(self) -> str:
         return f"{self.name} ({self.subtask_index + 1}/{self.parallelism})"
-
-
-@dataclass(frozen=True)
-class StateFile:
-    """A file that operator state refers to; a savepoint has a copy of it."""
-
-    name: str
-    """By which the operator knows it."""
-    pieces: Callable[[], Iterator[bytes]]
-    """Its bytes."""
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,13 @@ from flinkray.state.descriptors import ListStateDescriptor
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.operators.operator import (
     OperatorContext,
+    OperatorState,
     OperatorStateCapture,
     Output,
     StreamOperator,
 )
 from flinkray.streaming.operators.timestamps import TimestampsAndWatermarksOperator
-from flinkray.streaming.records.elements import MAX_TIMESTAMP, Block, Columns, Origin
+from flinkray.streaming.records.elements import MAX_TIMESTAMP, Barrier, Block, Columns, Origin
 from flinkray.streaming.sources.source import (
     END_OF_INPUT,
     NOTHING_NOW,
@@ -25,7 +26,9 @@ from flinkray.streaming.sources.source import (
     ReaderContext,
     Source,
     SourceReader,
+    SourceReaderWithFiles,
 )
+from flinkray.streaming.state_file import StateFile
 from flinkray.streaming.time.watermarks import WatermarkStrategy
 
 BLOCK_RECORDS = 4096
@@ -33,6 +36,8 @@ BLOCK_RECORDS = 4096
 to stay in the processor's cache."""
 
 _SPLITS: ListStateDescriptor[Any] = ListStateDescriptor("source-splits")
+_FILES: ListStateDescriptor[tuple[str, bool]] = ListStateDescriptor("source-files")
+"""Where the files of splits are, and whether they were copied, as it was a savepoint."""
 
 
 class SourceOperator(StreamOperator):
@@ -60,6 +65,10 @@ class SourceOperator(StreamOperator):
             self._stamping = TimestampsAndWatermarksOperator(
                 strategy, progressive, needs_timestamps=False
             )
+        self._restored_files: dict[str, StateFile] = {}
+        self._is_savepoint = False
+        self._savepoints: list[OperatorStateCapture] = []
+        """Whose files may still be read."""
 
     def setup(self, context: OperatorContext, output: Output) -> None:
         super().setup(context, output)
@@ -78,6 +87,10 @@ class SourceOperator(StreamOperator):
         """It has to wait for other sources (watermark alignment), or for those behind it."""
         return self.context.source_waits
 
+    def restore(self, states: Sequence[OperatorState], checkpoint_id: int | None = None) -> None:
+        super().restore(states, checkpoint_id)
+        self._restored_files = {file.name: file for state in states for file in state.files}
+
     def open(self) -> None:
         context = self.context
         if self._stamping is not None:
@@ -90,6 +103,11 @@ class SourceOperator(StreamOperator):
         self._has_ended = False
         self._rest: Block | None = None
         """Of a batch that was longer than asked for."""
+        if isinstance(self.reader, SourceReaderWithFiles):
+            places = self.operator_state.list_state(_FILES).get()
+            here = self.reader.location
+            is_complete = all(is_copied or place == here for place, is_copied in places)
+            self.reader.restore_files(self._restored_files, is_complete)
         restored = list(self.operator_state.list_state(_SPLITS).get())
         if restored:
             self.add_splits(restored)
@@ -175,9 +193,26 @@ class SourceOperator(StreamOperator):
         if reader is not None:
             reader.close()
 
+    def prepare_snapshot_pre_barrier(self, barrier: Barrier) -> None:
+        self._is_savepoint = barrier.savepoint
+
     def capture(self, checkpoint_id: int, since: int | None = None) -> OperatorStateCapture:
         self.operator_state.list_state(_SPLITS).update(self.reader.snapshot_state(checkpoint_id))
-        return super().capture(checkpoint_id, since)
+        if isinstance(self.reader, SourceReaderWithFiles):
+            place = self.reader.location, self._is_savepoint
+            self.operator_state.list_state(_FILES).update([place])
+        captured = super().capture(checkpoint_id, since)
+        if self._is_savepoint and isinstance(self.reader, SourceReaderWithFiles):
+            self._savepoints.append(captured)
+        return captured
+
+    def files(self) -> tuple[StateFile, ...]:
+        if self._is_savepoint and isinstance(self.reader, SourceReaderWithFiles):
+            return tuple(self.reader.files())
+        return ()
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         self.reader.notify_checkpoint_complete(checkpoint_id)
+        self._savepoints = [one for one in self._savepoints if not one.is_released]
+        if isinstance(self.reader, SourceReaderWithFiles) and not self._savepoints:
+            self.reader.delete_read(checkpoint_id)

@@ -10,7 +10,6 @@ from flinkray.state.descriptors import ListStateDescriptor
 from flinkray.streaming.operators.operator import (
     OperatorState,
     OperatorStateCapture,
-    StateFile,
     StreamOperator,
 )
 from flinkray.streaming.records.elements import Barrier, Block
@@ -24,6 +23,7 @@ from flinkray.streaming.sinks.sink import (
     Sink,
     SinkError,
 )
+from flinkray.streaming.state_file import StateFile
 
 logger = logging.getLogger(__name__)
 

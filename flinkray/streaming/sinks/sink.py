@@ -47,9 +47,9 @@ from enum import Enum
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.operators.operator import StateFile
 from flinkray.streaming.records.elements import MIN_TIMESTAMP, Block, Columns
 from flinkray.streaming.records.typeinfo import TypeInformation
+from flinkray.streaming.state_file import StateFile
 from flinkray.streaming.time.time_service import ProcessingTimeService
 
 CommitT = TypeVar("CommitT")

@@ -9,10 +9,9 @@ import pyarrow as pa
 
 from flinkray.core.errors import SuppressRestartsError
 from flinkray.core.ids import JobVertexID
-from flinkray.file_results import EpochPart, Epochs, ResultWriter
+from flinkray.file_results import EpochPart, Epochs, PublishedBatches, ResultWriter
 from flinkray.streaming.columnar.conversion import batch_of_type, block_to_batch
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.operators.operator import StateFile
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.typeinfo import TypeInformation
 from flinkray.streaming.sinks.sink import (
@@ -26,6 +25,7 @@ from flinkray.streaming.sinks.sink import (
     SinkWriter,
     WriterContext,
 )
+from flinkray.streaming.state_file import StateFile
 
 _MOST_HELD = 8 << 20
 """Bytes that are held until a row group is written: one for each small batch would be slow to
@@ -38,24 +38,29 @@ class SparkEpochSink(Sink[EpochPart]):
     Args:
         vertex_id: of the Spark stage.
         name: of the stage, for errors.
+        is_read: whether a stream reads what Spark makes of them.
     """
 
     commits_in_order = True
 
-    def __init__(self, vertex_id: JobVertexID, name: str) -> None:
+    def __init__(self, vertex_id: JobVertexID, name: str, is_read: bool = False) -> None:
         self.vertex_id = vertex_id
         self._name = name
+        self._is_read = is_read
         self._location: str | None = None
+        self._published = ""
 
-    def locate(self, location: str) -> None:
-        """Where the stage takes epochs; known in the processes of the cluster only."""
-        self._location = location
+    def locate(self, location: str, published: str) -> None:
+        """Where the stage takes epochs, and where it publishes what it makes of them, if that is
+        read; known in the processes of the cluster only."""
+        self._location, self._published = location, published
 
     def create_writer(self, context: WriterContext) -> SinkWriter[EpochPart]:
         return _EpochWriter(self._epochs(), context.type_info)
 
     def create_committer(self, context: CommitterContext) -> Committer[EpochPart]:
-        return _EpochCommitter(self._epochs(), self._name)
+        published = PublishedBatches(self._published) if self._is_read else None
+        return _EpochCommitter(self._epochs(), self._name, published)
 
     def _epochs(self) -> Epochs:
         if self._location is None:
@@ -129,9 +134,11 @@ class _EpochWriter(SinkWriter[EpochPart]):
 
 
 class _EpochCommitter(CommitterWithFiles[EpochPart]):
-    def __init__(self, epochs: Epochs, name: str) -> None:
+    def __init__(self, epochs: Epochs, name: str, published: PublishedBatches | None) -> None:
+        """*published*: what is made of the epochs, if that is read."""
         self._epochs = epochs
         self._name = name
+        self._published = published
         self._files: Mapping[str, StateFile] = {}
         self._may_be_done = True
         """Whether there may be epochs that are published, and not deleted."""
@@ -148,7 +155,13 @@ class _EpochCommitter(CommitterWithFiles[EpochPart]):
         self._may_be_done = True
 
     def not_done(self) -> list[Committed]:
-        epochs = self._epochs.published(self._epochs.last_done().checkpoint_id)
+        """At a savepoint, what was made of an epoch is its source's if that knew of it.  It need
+        not have known of what Spark has made since: whoever goes on makes that again, and the
+        source knows what it has."""
+        consumed = self._epochs.last_done().checkpoint_id
+        if self._published is not None:
+            consumed = self._published.consumed()
+        epochs = self._epochs.published(consumed)
         return [Committed(epoch.checkpoint_id, part) for epoch in epochs for part in epoch.parts]
 
     def files_of(self, committables: Sequence[EpochPart]) -> Iterator[StateFile]:
@@ -162,9 +175,11 @@ class _EpochCommitter(CommitterWithFiles[EpochPart]):
 
     def delete_done(self) -> None:
         if self._may_be_done:
-            done = self._epochs.last_done()
+            done = self._epochs.last_done().checkpoint_id
+            if self._published is not None:
+                done = min(done, self._published.consumed())
             self._epochs.delete(done)
-            self._may_be_done = bool(self._epochs.published(done.checkpoint_id))
+            self._may_be_done = bool(self._epochs.published(done))
 
     def _own(self, part: EpochPart, parts: Sequence[EpochPart], checkpoint_id: int) -> EpochPart:
         """A part that another job has written, in the place of this one's."""

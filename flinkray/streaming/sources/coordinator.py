@@ -264,6 +264,15 @@ class SourceCoordinator(EnumeratorContext[Any]):
     def current_parallelism(self) -> int:
         return self._parallelism
 
+    def reading_subtasks(self) -> list[int]:
+        with self._lock:
+            known = self._readers
+            return [
+                subtask
+                for subtask in range(self._parallelism)
+                if subtask not in known or not known[subtask].is_done
+            ]
+
     def assign_split(self, split: Any, subtask: int) -> None:
         event = self._encode(split)
         with self._lock:

@@ -8,13 +8,14 @@ to read on, so that what a reader gives as its snapshot can be read on by any ot
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from flinkray.core.clock import Clock
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.typeinfo import TypeInformation
+from flinkray.streaming.state_file import StateFile
 
 SplitT = TypeVar("SplitT")
 
@@ -123,12 +124,48 @@ class SourceReader(ABC, Generic[SplitT]):
         """Give resources back."""
 
 
+class SourceReaderWithFiles(SourceReader[SplitT]):
+    """One whose splits are files of the job, of which savepoints have copies."""
+
+    @property
+    @abstractmethod
+    def location(self) -> str:
+        """Where these files are."""
+
+    @abstractmethod
+    def restore_files(self, files: Mapping[str, StateFile], is_complete: bool) -> None:
+        """Before any split is added.
+
+        Args:
+            files: those that the savepoint has, by name.
+            is_complete: False: files of another job are needed, and it is a checkpoint, which has
+                no copies.
+
+        Raises:
+            StreamError: the job cannot go on without them.
+        """
+
+    @abstractmethod
+    def files(self) -> Iterator[StateFile]:
+        """What a savepoint needs of the splits of :meth:`snapshot_state`, which was called before.
+        They stay until :meth:`delete_read`."""
+
+    @abstractmethod
+    def delete_read(self, checkpoint_id: int) -> None:
+        """What was read to its end before that checkpoint, which is complete: nobody goes back to
+        it."""
+
+
 class EnumeratorContext(ABC, Generic[SplitT]):
     """What an enumerator can do."""
 
     @abstractmethod
     def current_parallelism(self) -> int:
         """The number of readers."""
+
+    def reading_subtasks(self) -> Sequence[int]:
+        """Those whose readers were not told that they have all their splits."""
+        return range(self.current_parallelism())
 
     @abstractmethod
     def assign_split(self, split: SplitT, subtask: int) -> None:

@@ -3,16 +3,19 @@ micro-batch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from flinkray.core.clock import Clock
 from flinkray.core.errors import SuppressRestartsError
+from flinkray.core.ids import JobVertexID
 from flinkray.file_results import PublishedBatches
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.elements import Columns, Origin
+from flinkray.streaming.records.typeinfo import TypeInformation
 from flinkray.streaming.sources.published_splits import PublishedSplitsEnumerator
 from flinkray.streaming.sources.reader import SequentialReader
 from flinkray.streaming.sources.source import (
@@ -22,9 +25,11 @@ from flinkray.streaming.sources.source import (
     Polled,
     ReaderContext,
     SourceReader,
+    SourceReaderWithFiles,
     SplitEnumerator,
 )
 from flinkray.streaming.sources.spark import SparkSource
+from flinkray.streaming.state_file import StateFile
 
 Convert = Callable[[pa.RecordBatch], pa.RecordBatch]
 
@@ -34,7 +39,8 @@ class MicroBatchLostError(StreamError, SuppressRestartsError):
 
 
 class MicroBatchesOfAnotherJobError(StreamError, SuppressRestartsError):
-    """Where a savepoint was in the micro-batches of a job says nothing of those of another one."""
+    """The micro-batches that a job has read say nothing of those of another one, or lie in its
+    files, of which what the other one begins with has no copies."""
 
 
 class MicroBatchSplit(NamedTuple):
@@ -45,13 +51,29 @@ class MicroBatchSplit(NamedTuple):
     name: str
     """Of the file."""
     offset: int = 0
+    location: str = ""
+    """Where the micro-batches are that it is of."""
 
 
 class SparkStreamSource(SparkSource):
     """Batches of columns.  Micro-batches are handed out in their order, each when it is published.
 
-    Arguments as of :class:`SparkSource`.
+    Args:
+        of_epochs: they are made of what the stream hands over to the stage, and not of a query.
+        others: as of :class:`SparkSource`.
     """
+
+    def __init__(
+        self,
+        vertex_id: JobVertexID,
+        name: str,
+        type_info: TypeInformation | None = None,
+        convert: Convert = lambda batch: batch,
+        *,
+        of_epochs: bool = False,
+    ) -> None:
+        super().__init__(vertex_id, name, type_info, convert)
+        self._of_epochs = of_epochs
 
     def get_boundedness(self) -> Boundedness:
         return Boundedness.CONTINUOUS_UNBOUNDED
@@ -60,15 +82,22 @@ class SparkStreamSource(SparkSource):
         self, context: EnumeratorContext[Any], clock: Clock
     ) -> SplitEnumerator[Any]:
         batches = PublishedBatches(self.location)
-        return MicroBatchEnumerator(context, batches, self._name, clock, self._execution)
+        return MicroBatchEnumerator(
+            context, batches, self._name, clock, self._execution, of_epochs=self._of_epochs
+        )
 
     def create_reader(self, context: ReaderContext) -> SourceReader[Any]:
-        return _MicroBatchReader(context, PublishedBatches(self.location), self._convert)
+        batches = PublishedBatches(self.location)
+        return _MicroBatchReader(context, batches, self._name, self._convert)
 
 
 class MicroBatchEnumerator(PublishedSplitsEnumerator[MicroBatchSplit]):
     """Its state: where the micro-batches are, the number of the next one, partitions of earlier
-    ones that were not handed out, and the cuts of checkpoints that may still be completed."""
+    ones that were not handed out, the cuts of checkpoints that may still be completed, and the
+    origin of the last one that was found.
+
+    At a cut, readers have all partitions that were found: they can put copies into a savepoint.
+    """
 
     keeps_cuts = True
 
@@ -79,16 +108,21 @@ class MicroBatchEnumerator(PublishedSplitsEnumerator[MicroBatchSplit]):
         name: str,
         clock: Clock,
         execution: str = "",
+        *,
+        of_epochs: bool,
     ) -> None:
         super().__init__(context, clock)
+        self._of_epochs = of_epochs
         self._batches = batches
         self._name = name
         self._execution = execution
         self._next = 0
         self._taken = 0
         """So many are said to be taken."""
-        self._cuts: dict[int, int] = {}
-        """By checkpoint: the number of the next batch."""
+        self._origin = -1
+        """Of the last batch that was found, in this job or the one that has taken its savepoint."""
+        self._cuts: dict[int, tuple[int, int]] = {}
+        """By checkpoint: the number of the next batch, and the origin of the last one."""
 
     def find_splits(self) -> list[MicroBatchSplit] | None:
         following = self._next
@@ -100,10 +134,18 @@ class MicroBatchEnumerator(PublishedSplitsEnumerator[MicroBatchSplit]):
             if batch is None:
                 is_at_end = ended is not None and following >= ended.batches
                 break
-            splits = [
-                MicroBatchSplit(batch.batch_id, one.number, one.name) for one in batch.partitions
-            ]
             following += 1
+            if -1 < batch.origin <= self._origin:  # it was found before the savepoint
+                for partition in batch.partitions:
+                    self._batches.delete(partition.name)
+                continue
+            self._origin = batch.origin
+            splits = [
+                MicroBatchSplit(
+                    batch.batch_id, one.number, one.name, location=self._batches.location
+                )
+                for one in batch.partitions
+            ]
         if self._taken != following:
             self._batches.note_taken(following)
             self._taken = following
@@ -111,20 +153,30 @@ class MicroBatchEnumerator(PublishedSplitsEnumerator[MicroBatchSplit]):
         return None if is_at_end else splits
 
     def snapshot_state(self, checkpoint_id: int) -> Any:
-        # asked for again, it may not be the checkpoint's any more
-        self._cuts.setdefault(checkpoint_id, self._next)
-        return self._batches.location, self._next, list(self._remaining), dict(self._cuts)
+        if checkpoint_id not in self._cuts:  # asked for again, it may not be the checkpoint's
+            self._cuts[checkpoint_id] = self._next, self._origin
+            self._hand_out_all()
+        batches, found, cuts = self._batches, list(self._remaining), dict(self._cuts)
+        return batches.location, self._next, found, cuts, self._origin
+
+    def _hand_out_all(self) -> None:
+        readers = self.context.reading_subtasks()
+        if readers:
+            remaining, self._remaining = self._remaining, []
+            for place, split in enumerate(remaining):
+                self.context.assign_split(split, readers[place % len(readers)])
 
     def restore(self, checkpoint: Any) -> None:
-        location, self._next, remaining, cuts = checkpoint
+        location, following, remaining, cuts, *origin = checkpoint
+        (self._origin,) = origin or (-1,)
         if location != self._batches.location:
-            raise MicroBatchesOfAnotherJobError(
-                f"the micro-batches of {self._name!r} were read up to number {self._next} in "
-                "another job, and the query of this one begins anew: Spark's own checkpoint stays "
-                "with its job.  Give the source another uid, and allow state that is not restored"
-            )
+            self._go_on_from_another_job(following, remaining)
+            return
+        self._next = following
         self._remaining = [MicroBatchSplit(*split) for split in remaining]
-        self._cuts = dict(cuts)
+        self._cuts = {
+            it: (cut, -1) if isinstance(cut, int) else tuple(cut) for it, cut in cuts.items()
+        }
         if self._next < self._batches.progress().batches and not self._batches.batch(self._next):
             raise MicroBatchLostError(
                 f"micro-batch {self._next} of {self._name!r} was published and is not read to its "
@@ -132,26 +184,75 @@ class MicroBatchEnumerator(PublishedSplitsEnumerator[MicroBatchSplit]):
                 "there.  The job cannot go on from its checkpoint; start it anew, without one"
             )
 
+    def _go_on_from_another_job(self, read: int, remaining: Sequence[Any]) -> None:
+        """*read*: so many of its micro-batches were found."""
+        if not self._of_epochs:
+            why = "the query of this one begins anew: Spark's own checkpoint stays with its job"
+        elif remaining or (read and self._origin < 0):
+            why = "the savepoint is of an earlier flinkray, which made no copies of their files"
+        else:
+            return
+        raise MicroBatchesOfAnotherJobError(
+            f"the micro-batches of {self._name!r} were read up to number {read} in another job, "
+            f"and {why}.  Give the source another uid, and allow state that is not restored"
+        )
+
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         known = [cut for cut in self._cuts if cut <= checkpoint_id]
         if known:
-            self._batches.forget(below=self._cuts[max(known)])
+            below, origin = self._cuts[max(known)]
+            self._batches.forget(below)
+            self._batches.note_consumed(origin)
         for cut in known:
             del self._cuts[cut]
 
 
-class _MicroBatchReader(SequentialReader[MicroBatchSplit]):
+class _MicroBatchReader(SequentialReader[MicroBatchSplit], SourceReaderWithFiles[MicroBatchSplit]):
     """Deletes what it has read, when a checkpoint after that is complete."""
 
-    def __init__(self, context: ReaderContext, batches: PublishedBatches, convert: Convert) -> None:
+    def __init__(
+        self, context: ReaderContext, batches: PublishedBatches, name: str, convert: Convert
+    ) -> None:
         super().__init__(context)
         self._batches = batches
+        self._name = name
         self._convert = convert
+        self._carried: Mapping[str, StateFile] = {}
         self._file: pa.RecordBatchFileReader | None = None
         self._read: list[str] = []
         """Names of files, since the last snapshot."""
         self._read_before: dict[int, list[str]] = {}
         """Likewise, by the checkpoint that followed."""
+
+    @property
+    def location(self) -> str:
+        return self._batches.location
+
+    def restore_files(self, files: Mapping[str, StateFile], is_complete: bool) -> None:
+        if not is_complete:
+            raise self._without_copies("rows")
+        self._carried = files
+
+    def add_splits(self, splits: Sequence[MicroBatchSplit]) -> None:
+        super().add_splits([self._own(MicroBatchSplit(*split)) for split in splits])
+
+    def _own(self, split: MicroBatchSplit) -> MicroBatchSplit:
+        """One that another job has published, in the place of this one's."""
+        if split.location in ("", self._batches.location):
+            return split
+        file = self._carried.get(split.name)
+        if file is None:
+            raise self._without_copies(f"rows of micro-batch {split.batch_id}")
+        self._batches.write_pieces(split.name, file.pieces())
+        return split._replace(location=self._batches.location)
+
+    def _without_copies(self, what: str) -> MicroBatchesOfAnotherJobError:
+        return MicroBatchesOfAnotherJobError(
+            f"{what} that {self._name!r} has made, or is to make, of the stream may lie in the "
+            "files of another job, and what this job begins with has no copies of them: it is a "
+            "checkpoint.  Take a savepoint of that job.  To go on without these rows, give the "
+            "source and the sink of the stage other uids, and allow state that is not restored"
+        )
 
     def open_split(self, split: MicroBatchSplit) -> None:
         self._split, self._file = split, None
@@ -174,9 +275,14 @@ class _MicroBatchReader(SequentialReader[MicroBatchSplit]):
     def snapshot_state(self, checkpoint_id: int) -> list[MicroBatchSplit]:
         self._read_before[checkpoint_id] = self._read
         self._read = []
-        return super().snapshot_state(checkpoint_id)
+        self._unread = super().snapshot_state(checkpoint_id)
+        return self._unread
 
-    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+    def files(self) -> Iterator[StateFile]:
+        for split in self._unread:
+            yield StateFile(split.name, partial(self._batches.read_pieces, split.name))
+
+    def delete_read(self, checkpoint_id: int) -> None:
         for earlier in [it for it in self._read_before if it <= checkpoint_id]:
             for name in self._read_before.pop(earlier):
                 self._batches.delete(name)

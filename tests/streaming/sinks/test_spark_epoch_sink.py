@@ -25,9 +25,9 @@ from flinkray.checkpoint.metadata import (
 )
 from flinkray.checkpoint.storage import read_whole, state_writer, write_metadata
 from flinkray.core.ids import JobID, JobVertexID
-from flinkray.file_results import Epochs, ResultSchemaError
+from flinkray.file_results import Epochs, PublishedBatches, ResultSchemaError
 from flinkray.streaming.errors import OperatorError, StreamError
-from flinkray.streaming.operators.operator import OperatorState, StateFile
+from flinkray.streaming.operators.operator import OperatorState
 from flinkray.streaming.records.elements import Barrier, Columns
 from flinkray.streaming.records.row import Row
 from flinkray.streaming.sinks.sink import SinkError
@@ -36,17 +36,18 @@ from flinkray.streaming.sinks.spark import (
     SparkEpochSink,
     check_columns,
 )
+from flinkray.streaming.state_file import StateFile
 from tests.streaming.sinks.sink_harness import SinkHarness, SinkState
 
 
-def sink(folder: Path) -> SparkEpochSink:
-    made = SparkEpochSink(JobVertexID.generate(), "out")
-    made.locate(str(folder))
+def sink(folder: Path, is_read: bool = False) -> SparkEpochSink:
+    made = SparkEpochSink(JobVertexID.generate(), "out", is_read)
+    made.locate(str(folder), str(folder / "published"))
     return made
 
 
-def harness(folder: Path, state: SinkState | None = None) -> SinkHarness:
-    return SinkHarness(sink(folder), state)
+def harness(folder: Path, state: SinkState | None = None, is_read: bool = False) -> SinkHarness:
+    return SinkHarness(sink(folder, is_read), state)
 
 
 def published(folder: Path) -> dict[int, list[Any]]:
@@ -305,7 +306,7 @@ def test_a_job_that_begins_with_it_anew_hands_over_only_what_is_not_done(tmp_pat
     harness(tmp_path / "2", state).close()
     note_done(tmp_path / "2")
     epochs = Epochs(str(tmp_path / "2"))
-    epochs.delete(epochs.last_done())
+    epochs.delete(epochs.last_done().checkpoint_id)
     harness(tmp_path / "2", state)
     assert published(tmp_path / "2") == {2: [2]}
 
@@ -323,6 +324,36 @@ def test_the_same_job_goes_on_from_its_savepoint_with_its_own_files(tmp_path: Pa
     again.checkpoint()
     again.complete()
     assert published(tmp_path) == {}
+
+
+def test_what_comes_back_from_spark_is_kept_until_the_stream_has_it(tmp_path: Path) -> None:
+    """Spark may be done with an epoch before the stream knows of what it has made of that: a
+    savepoint in between is to have the epoch, as whoever goes on makes it again."""
+    made = PublishedBatches(str(tmp_path / "published"))
+    out = harness(tmp_path, is_read=True)
+    for value in (1, 2, 3):
+        out.process(value)
+        out.checkpoint()
+    out.complete()
+    for _ in range(3):
+        note_done(tmp_path)
+    made.note_consumed(1)
+    out.checkpoint()
+    out.complete()
+    assert published(tmp_path) == {2: [2], 3: [3]}
+
+    state = moved(out.checkpoint(is_savepoint=True))
+    again = harness(tmp_path / "2", state, is_read=True)
+    assert published(tmp_path / "2") == {2: [2], 3: [3]}
+    for _ in range(2):
+        note_done(tmp_path / "2")
+    again.checkpoint()
+    again.complete()
+    assert published(tmp_path / "2") == {2: [2], 3: [3]}
+    PublishedBatches(str(tmp_path / "2" / "published")).note_consumed(3)
+    again.checkpoint()
+    again.complete()
+    assert published(tmp_path / "2") == {}
 
 
 def test_what_spark_is_done_with_is_deleted_with_the_next_checkpoint(tmp_path: Path) -> None:

@@ -47,6 +47,9 @@ class Readers:
     def current_parallelism(self) -> int:
         return self.parallelism
 
+    def reading_subtasks(self) -> list[int]:
+        return [subtask for subtask in range(self.parallelism) if subtask not in self.done]
+
     def assign_split(self, split: Any, subtask: int) -> None:
         self.assigned.setdefault(subtask, []).append(split)
 

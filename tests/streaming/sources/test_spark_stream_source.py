@@ -21,6 +21,7 @@ from flinkray.streaming.sources.spark_stream import (
     MicroBatchSplit,
     SparkStreamSource,
 )
+from flinkray.streaming.state_file import StateFile
 from flinkray.testing.manual_clock import ManualClock
 from tests.streaming.sources.reading import Readers, reader_of
 
@@ -30,9 +31,9 @@ SCHEMA = pa.schema([("n", pa.int64())])
 class Published:
     """A folder, and a source that reads it."""
 
-    def __init__(self, path: Path, parallelism: int = 2) -> None:
+    def __init__(self, path: Path, parallelism: int = 2, of_epochs: bool = True) -> None:
         self.batches = PublishedBatches(str(path))
-        self.source = SparkStreamSource(JobVertexID(b"v" * 16), "clicks")
+        self.source = SparkStreamSource(JobVertexID(b"v" * 16), "clicks", of_epochs=of_epochs)
         self.source.locate(str(path))
         self.readers = Readers(parallelism)
         self.clock = ManualClock()
@@ -43,7 +44,7 @@ class Published:
             return self.source.create_enumerator(context, self.clock)
         return self.source.restore_enumerator(context, self.clock, state)
 
-    def publish(self, batch_id: int, *partitions: list[int]) -> None:
+    def publish(self, batch_id: int, *partitions: list[int], origin: int = -1) -> None:
         """A record batch for each number."""
         written = [
             self.batches.write(
@@ -51,7 +52,8 @@ class Published:
             )
             for number, values in enumerate(partitions)
         ]
-        self.batches.publish(MicroBatch(batch_id, tuple(it for it in written if it.rows)))
+        partitions_with_rows = tuple(it for it in written if it.rows)
+        self.batches.publish(MicroBatch(batch_id, partitions_with_rows, origin))
 
     def files(self) -> int:
         return len(list(Path(self.batches.location, "rows").glob("*.arrow")))
@@ -115,16 +117,168 @@ def test_how_far_they_are_taken_is_told(published: Published) -> None:
     assert published.batches.waiting() == 2
 
 
-def test_in_another_job_they_are_refused_with_the_way_out(
+@pytest.mark.parametrize("read", [0, 1])
+def test_those_of_a_query_are_refused_in_another_job_with_the_way_out(
+    tmp_path: Path, read: int
+) -> None:
+    published = Published(tmp_path / "job", of_epochs=False)
+    enumerator = published.enumerator()
+    published.publish(0, [1])
+    for _ in range(read):
+        enumerator.handle_split_request(0)
+    state = enumerator.snapshot_state(1)
+    other = Published(tmp_path / "another-job", of_epochs=False)
+    with pytest.raises(StreamError, match=rf"'clicks' were read up to number {read} in another "):
+        other.enumerator(state)
+
+
+# --- what Spark makes of a stream (through_spark) goes on in another job --------------------------
+
+
+def test_at_a_cut_readers_have_all_that_was_found(published: Published) -> None:
+    """Copies of it are theirs to make.  Who was told that none follows may have ended."""
+    published.readers.done = [1]
+    enumerator = published.enumerator()
+    published.publish(0, [1], [2], [3], [4], origin=5)
+    published.publish(1, [5], origin=6)
+    enumerator.handle_split_request(0)
+    _, _, remaining, _, origin = enumerator.snapshot_state(1)
+    assert (remaining, origin) == ([], 5)
+    assert places(published.readers.assigned[0]) == [(0, 0), (0, 1), (0, 2), (0, 3)]
+    assert 1 not in published.readers.assigned
+
+    enumerator.handle_split_request(0)
+    enumerator.add_splits_back(published.readers.assigned[0][:1], 0)
+    assert enumerator.snapshot_state(1)[2], "between two checkpoints they may wait"
+
+
+def test_what_was_found_before_the_savepoint_is_passed_over_in_another_job(
     published: Published, tmp_path: Path
 ) -> None:
     enumerator = published.enumerator()
-    published.publish(0, [1])
+    published.publish(0, [1], origin=5)
+    published.publish(1, [2], origin=7)
     enumerator.handle_split_request(0)
-    state = enumerator.snapshot_state(1)
+    enumerator.handle_split_request(0)
+    state = enumerator.snapshot_state(8)
+
     other = Published(tmp_path / "another-job")
-    with pytest.raises(StreamError, match=r"'clicks' were read up to number 1 in another job"):
-        other.enumerator(state)
+    enumerator = other.enumerator(state)
+    other.publish(0, [20], [21], origin=7)  # again, and not in the same way
+    other.publish(1, [3], origin=8)
+    enumerator.handle_split_request(1)
+    assert {k: places(v) for k, v in other.readers.assigned.items()} == {1: [(1, 0)]}
+    assert other.files() == 1
+
+    enumerator = other.enumerator(enumerator.snapshot_state(9))
+    other.publish(2, [4], origin=9)
+    enumerator.handle_split_request(0)
+    assert places(other.readers.assigned[0]) == [(2, 0)]
+
+
+def test_what_nobody_goes_back_to_is_told(published: Published) -> None:
+    """The sink of the stage keeps what it was made of until then."""
+    enumerator = published.enumerator()
+    published.publish(0, [1], origin=5)
+    published.publish(1, [2], origin=7)
+    enumerator.handle_split_request(0)
+    enumerator.snapshot_state(8)
+    enumerator.handle_split_request(0)
+    assert published.batches.consumed() == -1
+    enumerator.notify_checkpoint_complete(8)
+    assert published.batches.consumed() == 5
+
+
+def restored(source: SparkStreamSource, files: Any, splits: Any, is_complete: bool = True) -> Any:
+    reader: Any = source.create_reader(ReaderContext(0, 1, ManualClock()))
+    reader.restore_files({file.name: file for file in files}, is_complete)
+    reader.add_splits(splits)
+    reader.notify_no_more_splits()
+    return reader
+
+
+def test_a_savepoint_has_copies_of_what_is_not_read_to_its_end(
+    published: Published, tmp_path: Path
+) -> None:
+    published.publish(0, [0], [1, 2, 3], [4], origin=5)
+    enumerator = published.enumerator()
+    enumerator.handle_split_request(0)
+    enumerator.snapshot_state(1)
+    readers = published.readers.assigned
+    reader = reader_of(published.source, *sorted([*readers[0], *readers[1]]))
+    for _ in range(2):
+        reader.poll(1)
+    splits = reader.snapshot_state(1)
+    assert [(split.number, split.offset) for split in splits] == [(1, 1), (2, 0)]
+    files = list(reader.files())
+    assert [file.name for file in files] == [split.name for split in splits]
+
+    other = Published(tmp_path / "another-job")
+    again = restored(other.source, files, splits)
+    for split in splits:
+        published.batches.delete(split.name)  # with its job
+    assert numbers_of(again) == [2, 3, 4]
+    again.snapshot_state(2)
+    again.delete_read(2)
+    assert other.files() == 0
+
+
+def test_a_savepoint_of_that_job_has_copies_again(published: Published, tmp_path: Path) -> None:
+    published.publish(0, [1, 2], origin=5)
+    enumerator = published.enumerator()
+    enumerator.handle_split_request(0)
+    reader = reader_of(published.source, *published.readers.assigned[0])
+    splits = reader.snapshot_state(1)
+    for name in "ab":
+        other = Published(tmp_path / name)
+        reader = restored(other.source, list(reader.files()), splits)
+        splits = reader.snapshot_state(1)
+    assert numbers_of(reader) == [1, 2]
+
+
+def test_a_checkpoint_of_another_job_has_no_copies_and_is_refused(
+    published: Published, tmp_path: Path
+) -> None:
+    published.publish(0, [1], origin=5)
+    enumerator = published.enumerator()
+    enumerator.handle_split_request(0)
+    splits = published.readers.assigned[0]
+    other = Published(tmp_path / "another-job")
+    with pytest.raises(StreamError, match=r"rows that 'clicks' has made.*Take a savepoint"):
+        restored(other.source, [], [], is_complete=False)
+    with pytest.raises(StreamError, match="rows of micro-batch 0 that 'clicks' has made"):
+        restored(other.source, [], splits)
+
+
+def test_a_savepoint_of_an_earlier_flinkray_is_refused(
+    published: Published, tmp_path: Path
+) -> None:
+    enumerator = published.enumerator()
+    published.publish(0, [1], origin=5)
+    enumerator.handle_split_request(0)
+    *state, _ = enumerator.snapshot_state(1)
+    with pytest.raises(StreamError, match="up to number 1 in another job"):
+        Published(tmp_path / "another-job").enumerator(tuple(state))
+
+
+def test_a_job_goes_on_from_its_own_checkpoint_of_an_earlier_flinkray(
+    published: Published,
+) -> None:
+    published.publish(0, [1])
+    published.publish(1, [2])
+    name = published.batches.batch(0).partitions[0].name  # type: ignore[union-attr]
+    before = published.batches.location, 1, [(0, 0, name, 0)], {7: 1}
+    enumerator = published.enumerator(before)
+    enumerator.handle_split_request(0)
+    enumerator.handle_split_request(1)
+    assert places(published.readers.assigned[0]) == [(0, 0)]
+    assert places(published.readers.assigned[1]) == [(1, 0)]
+    assert numbers_of(reader_of(published.source, *published.readers.assigned[0])) == [1]
+    enumerator.notify_checkpoint_complete(7)
+    assert published.batches.batch(0) is None
+
+
+# --- faults ---------------------------------------------------------------------------------------
 
 
 def test_a_partition_that_is_gone_is_named(published: Published) -> None:
@@ -161,10 +315,10 @@ def test_what_was_read_is_deleted_when_a_checkpoint_behind_it_is_complete(
     assert [split.name for split in reader.snapshot_state(1)] == [first.name, second.name]
     numbers_of(reader)
     reader.snapshot_state(2)  # which is aborted
-    reader.notify_checkpoint_complete(1)
+    reader.delete_read(1)
     assert published.files() == 2
     reader.snapshot_state(3)
-    reader.notify_checkpoint_complete(3)
+    reader.delete_read(3)
     assert published.files() == 0
 
 
@@ -233,6 +387,8 @@ class Run:
         self.checkpoints = 0
         self.pending: deque[tuple[int, Any, list[list[Any]], int]] = deque()
         self.complete: tuple[Any, list[list[Any]], int] = (None, [], 0)
+        self.files: dict[str, StateFile] = {}
+        """Of the savepoint that it begins with."""
         self.start()
 
     def start(self) -> None:
@@ -243,10 +399,12 @@ class Run:
         self.given = [0] * self.parallelism
         self.asked = [0] * self.parallelism
         self.enumerator = self.published.enumerator(state)
-        self.readers = [
+        self.readers: list[Any] = [
             self.published.source.create_reader(ReaderContext(i, self.parallelism, ManualClock()))
             for i in range(self.parallelism)
         ]
+        for reader in self.readers:
+            reader.restore_files(self.files, is_complete=True)
         for number, of_reader in enumerate(splits):
             self.readers[number % self.parallelism].add_splits(of_reader)
         for number, reader in enumerate(self.readers):
@@ -299,6 +457,7 @@ class Run:
         self.checkpoints += 1
         number = self.checkpoints
         state = self.enumerator.snapshot_state(number)
+        self.hand_over()
         splits = [reader.snapshot_state(number) for reader in self.readers]
         self.pending.append((number, state, splits, len(self.seen)))
 
@@ -308,7 +467,7 @@ class Run:
             self.complete = (taken[0], taken[1], taken[2])
             self.enumerator.notify_checkpoint_complete(number)
             for reader in self.readers:
-                reader.notify_checkpoint_complete(number)
+                reader.delete_read(number)
 
     def read_all(self) -> None:
         before: Any = None
@@ -328,6 +487,25 @@ STEPS = st.one_of(
 )
 
 
+def do(run: Run, what: str, argument: Any) -> None:
+    if what == "publish":
+        run.publish(argument)
+    elif what == "poll":
+        run.poll(argument)
+    elif what == "checkpoint":
+        run.checkpoint()
+    elif what == "completes":
+        run.completes()
+    elif what == "keep":
+        run.kept()
+    elif what == "replace":
+        run.replace()
+    else:
+        if what == "rescales":
+            run.parallelism = 5 - run.parallelism
+        run.start()
+
+
 @settings(max_examples=100)
 @given(st.lists(STEPS, max_size=60))
 def test_each_row_is_read_once_whatever_happens(
@@ -335,21 +513,96 @@ def test_each_row_is_read_once_whatever_happens(
 ) -> None:
     run = Run(Published(tmp_path_factory.mktemp("batches")), 2)
     for what, argument in steps:
-        if what == "publish":
-            run.publish(argument)
-        elif what == "poll":
-            run.poll(argument)
-        elif what == "checkpoint":
-            run.checkpoint()
-        elif what == "completes":
-            run.completes()
-        elif what == "keep":
-            run.kept()
-        elif what == "replace":
-            run.replace()
+        do(run, what, argument)
+    run.read_all()
+    assert sorted(run.seen) == run.written
+
+
+class RunThroughSpark(Run):
+    """Spark makes micro-batches of epochs.  A job may be gone on from by another one, with a
+    savepoint; that has the epochs that the sink of the stage keeps."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.jobs = 0
+        self.epochs: dict[int, list[int]] = {}
+        self.to_make: deque[int] = deque()
+        super().__init__(Published(folder / "0"), 2)
+
+    def publish(self, sizes: list[int]) -> None:
+        """An epoch; sizes are those of what is made of it at first."""
+        numbers = [next(self.numbers) for _ in range(sum(sizes))]
+        self.written += numbers
+        epoch = len(self.epochs) + 1
+        self.epochs[epoch] = numbers
+        self.to_make.append(epoch)
+
+    def make(self, parts: int) -> None:
+        """The next micro-batch, in so many partitions."""
+        if self.to_make:
+            epoch = self.to_make.popleft()
+            numbers = self.epochs[epoch]
+            partitions = [numbers[part::parts] for part in range(parts)]
+            self.published.publish(self.next_batch, *partitions, origin=epoch)
+            self.next_batch += 1
+
+    def discover(self) -> None:
+        self.enumerator.discover()
+        self.hand_over()
+
+    def moves(self, makes: int, completes: bool) -> None:
+        """*makes*, and whether the checkpoint before is completed, between the cut of the source
+        and that of the sink."""
+        self.checkpoints += 1
+        state = self.enumerator.snapshot_state(self.checkpoints)
+        self.hand_over()
+        for _ in range(makes):
+            self.make(2)
+        if completes:
+            self.completes()
+        consumed = self.published.batches.consumed()
+        splits = [reader.snapshot_state(self.checkpoints) for reader in self.readers]
+        self.files = {file.name: file for reader in self.readers for file in reader.files()}
+        self.complete = state, splits, len(self.seen)
+        self.to_make = deque(epoch for epoch in self.epochs if epoch > consumed)
+        self.jobs += 1
+        self.published = Published(self.folder / str(self.jobs))
+        self.next_batch = 0
+        self.start()
+
+
+STEPS_THROUGH_SPARK = st.one_of(
+    st.tuples(st.just("publish"), st.lists(st.integers(1, 3), min_size=1, max_size=3)),
+    st.tuples(st.just("make"), st.integers(1, 4)),
+    st.tuples(st.just("discover"), st.none()),
+    st.tuples(st.just("poll"), st.integers(0, 5)),
+    st.tuples(st.just("poll"), st.integers(0, 5)),
+    st.tuples(st.just("checkpoint"), st.none()),
+    st.tuples(st.just("completes"), st.none()),
+    st.tuples(st.sampled_from(["fails", "rescales", "keep", "replace"]), st.none()),
+    st.tuples(st.just("moves"), st.tuples(st.integers(0, 2), st.booleans())),
+)
+
+
+@settings(max_examples=100)
+@given(st.lists(STEPS_THROUGH_SPARK, min_size=30, max_size=60))
+def test_each_row_that_goes_through_spark_comes_back_once_also_in_another_job(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, Any]]
+) -> None:
+    run = RunThroughSpark(tmp_path_factory.mktemp("batches"))
+    for what, argument in steps:
+        if what == "make":
+            run.make(argument)
+        elif what == "discover":
+            run.discover()
+        elif what == "moves":
+            run.moves(*argument)
         else:
-            if what == "rescales":
-                run.parallelism = 5 - run.parallelism
-            run.start()
+            do(run, what, argument)
+    while run.to_make:
+        run.make(3)
+        run.discover()
+        run.read_all()
+    run.discover()
     run.read_all()
     assert sorted(run.seen) == run.written
