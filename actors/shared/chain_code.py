@@ -22,16 +22,11 @@ PRINTED_LINES = "printed-lines"
 TO_LOG = "log"
 TO_CLIENT = "client"
 
-EPOCHS_OF = "epochs-of"
-"""In the configuration of a stream invokable with committers of epochs: the Spark vertices that
-take those, by their ids between spaces."""
 HELD_BY = "held-by"
-"""Likewise, of one with a source: the Spark vertices that take epochs of what is read there.  While
-they are behind, it is not read."""
+"""In the configuration of a stream invokable with a source: the Spark vertices that take epochs of
+what is read there, by their ids between spaces.  While they are behind, it is not read."""
 HELD_BY_LOOK_UPS = "held-by-look-ups"
 """Likewise, the ids of operators where records wait for a table."""
-BATCHES_OF = "batches-of"
-"""Likewise, of one with a source of micro-batches: the Spark vertex that publishes those."""
 
 
 class ChainCode:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from flinkray.actors.shared.chain_code import BATCHES_OF, EPOCHS_OF
 from flinkray.actors.shared.produced_partitions import written_partitions
 from flinkray.actors.task_process.code_loop import MainLoop
 from flinkray.actors.task_process.deployed_task import DeployedTask
@@ -22,7 +21,7 @@ from flinkray.file_results import (
     stream_execution,
 )
 from flinkray.rpc import RpcEndpoint
-from flinkray.scheduler.graph.job_graph import ResultMedium
+from flinkray.scheduler.graph.job_graph import BATCHES_OF, EPOCHS_OF, ResultMedium
 from flinkray.streaming.operators.look_up import LookUpRoom
 
 

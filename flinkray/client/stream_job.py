@@ -6,9 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
 
 from flinkray.actors.shared.chain_code import (
-    BATCHES_OF,
     BUFFER_TIMEOUTS,
-    EPOCHS_OF,
     HELD_BY,
     HELD_BY_LOOK_UPS,
     PRINTED_LINES,
@@ -22,6 +20,8 @@ from flinkray.core.job_options import SCHEDULER, STATE_RECOVERY_PATH
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.graph.checkpoint_configuration import checkpoints_of
 from flinkray.scheduler.graph.job_graph import (
+    BATCHES_OF,
+    EPOCHS_OF,
     STREAM,
     DistributionPattern,
     IntermediateDataSet,

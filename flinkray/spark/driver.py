@@ -7,6 +7,8 @@ import logging
 import os
 from collections.abc import Callable
 
+import psutil
+
 from flinkray.core.captured_output import note_output
 from flinkray.core.errors import FlinkRayError, RpcError
 from flinkray.core.ids import JobMasterId
@@ -43,11 +45,19 @@ async def create_spark_driver(rpc_service: RpcService, stage: SparkStageDescript
     code = await fetch_code(rpc_service, stage)
     session, access = None, None
     if stage.session is not None:
-        session = await rpc_service.connect(stage.session_address, SparkSessionGateway)
-        guest = SparkSessionGuest(
-            rpc_service.process_name, os.getpid(), f"{stage.job_id} {stage.vertex_id}"
+        # a JobMaster that does not lead any more is not to have the next one's attempt ended
+        await rpc_service.connect(
+            stage.listener_address, CoordinatorListenerGateway, stage.job_master_id
         )
-        access = await session.attach(guest)
+        session = await rpc_service.connect(stage.session_address, SparkSessionGateway)
+        access = await session.attach(
+            SparkSessionGuest(
+                rpc_service.process_name,
+                os.getpid(),
+                psutil.Process().create_time(),
+                f"{stage.job_id} {stage.vertex_id}",
+            )
+        )
     place = place_of_this_process()
     return SparkDriver(
         rpc_service,

@@ -83,6 +83,8 @@ class SparkSessionGuest:
     """Its name."""
     pid: int
     """On the node of the session."""
+    started: float
+    """When that process did, as the system says: pids are given again."""
     stage: str
     """Job and vertex: another attempt of it is over when this one comes."""
 
@@ -258,7 +260,8 @@ class SparkSessionGateway(RpcGateway):
         works for that any more: it might write where this one is about to.
 
         Raises:
-            SparkSessionEndedError: it is ending.
+            SparkSessionEndedError: it ends, another attempt of the stage has come, or something
+                works for an earlier one for too long.
         """
 
     @abstractmethod

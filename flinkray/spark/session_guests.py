@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
+
+import psutil
 
 from flinkray.rpc import RpcEndpoint, RpcService, TerminationWatch
 from flinkray.spark.gateway import (
@@ -36,6 +37,8 @@ EXPECTED = 60.0
 _LOOK_INTERVAL = 0.25
 _SEE_OFF_INTERVAL = 0.05
 """Seconds between two looks at whether a guest whose successor waits has left."""
+PATIENCE = 300.0
+"""Seconds for which such a successor waits."""
 
 
 @dataclass
@@ -91,8 +94,10 @@ class OpenSession(Protocol):
 
 def end_process(guest: SparkSessionGuest) -> None:
     """It may stand still, and would go on with what its successor does."""
-    with suppress(ProcessLookupError):
-        os.kill(guest.pid, signal.SIGKILL)
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(guest.pid)
+        if process.create_time() == guest.started:
+            process.kill()
 
 
 class SessionGuests:
@@ -109,6 +114,8 @@ class SessionGuests:
         self._present: dict[str, SparkSessionGuest] = {}
         self._leaving: dict[str, SparkSessionGuest] = {}
         """Those for which something may still be done."""
+        self._waiting: dict[str, SparkSessionGuest] = {}
+        """By their stages: those that come when nothing is done for earlier attempts any more."""
         self.opened: Future[None] = Future()
         """Done when guests may come; fails if none may (any more)."""
         self._lock = threading.Lock()
@@ -125,7 +132,6 @@ class SessionGuests:
         with suppress(InvalidStateError):  # closed meanwhile
             self.opened.set_result(None)
         while not stopping.wait(_LOOK_INTERVAL):
-            self._see_off(tuple(self._leaving.values()))
             if self.is_over():
                 return
 
@@ -153,28 +159,49 @@ class SessionGuests:
             self._of_open()
             self._book.expect(self._monotonic())
 
-    def come(self, guest: SparkSessionGuest) -> SparkSessionAccess:
-        """Returns when nothing works for earlier attempts of its stage any more.
+    def announce(self, guest: SparkSessionGuest) -> None:
+        """It is about to come; an earlier attempt of its stage is not, any more."""
+        with self._lock:
+            self._waiting[guest.stage] = guest
+
+    def give_up(self, guest: SparkSessionGuest) -> None:
+        """It is not."""
+        with self._lock:
+            if self._waiting.get(guest.stage) is guest:
+                del self._waiting[guest.stage]
+
+    def come(self, guest: SparkSessionGuest) -> SparkSessionAccess | None:
+        """Let in one that was announced.  None: something is done for an earlier attempt of its
+        stage; to be asked again.
 
         Raises:
-            SparkSessionEndedError: it is ending.
+            SparkSessionEndedError: it is ending, or another attempt of the stage was announced.
         """
         with self._lock:
-            self._of_open()
-            replaced = [one for one in self._present.values() if one.stage == guest.stage]
-        for one in replaced:
-            log.warning("%s is ended: %s has taken its place", one.process, guest.process)
+            session = self._of_open()
+            self._book.expect(self._monotonic())  # the session waits with it
+            if self._waiting.get(guest.stage) is not guest:
+                raise SparkSessionEndedError(f"{guest.process} was overtaken by another attempt")
+            known = (*self._present.values(), *self._leaving.values())
+            earlier = [one for one in known if one.stage == guest.stage]
+            if not earlier:
+                access = session.access(_tag(guest.process))
+                self._book.come(guest.process)
+                self._present[guest.process] = guest
+                log.info("%s is a guest of the Spark session", guest.process)
+                return access
+        for one in earlier:
             self._end(one)
             self.leave(one.process)
-        while earlier := [one for one in tuple(self._leaving.values()) if one.stage == guest.stage]:
-            self._see_off(earlier)
-            time.sleep(_SEE_OFF_INTERVAL)
+        self.see_off()
+        return None
+
+    def earlier(self, guest: SparkSessionGuest) -> str:
+        """For people: for whom something is done still."""
         with self._lock:
-            access = self._of_open().access(_tag(guest.process))
-            self._book.come(guest.process)
-            self._present[guest.process] = guest
-            log.info("%s is a guest of the Spark session", guest.process)
-            return access
+            return ", ".join(
+                one.process for one in self._leaving.values() if one.stage == guest.stage
+            )
 
     def leave(self, process: str) -> None:
         """Its Spark jobs are cancelled; what is cached is forgotten when it was the last one,
@@ -183,22 +210,31 @@ class SessionGuests:
             if not self._book.leave(process, self._monotonic()):
                 return
             self._leaving[process] = self._present.pop(process)
-            if self._session is None:
-                return
-            with _noting_silence(process):
-                self._session.cancel(_tag(process))
-                if not self._book.present:
-                    self._session.forget_cached()
+            session, is_last = self._session, not self._book.present
+        if session is None:
+            return
+        with _noting_silence(process):
+            session.cancel(_tag(process))
+            if is_last:
+                session.forget_cached()
 
-    def _see_off(self, guests: Iterable[SparkSessionGuest]) -> None:
-        """Forget those for which nothing is done any more; cancel what others have begun since."""
-        for guest in guests:
-            with self._lock, _noting_silence(guest.process):
-                session, tag = self._session, _tag(guest.process)
-                if session is not None and session.works_for(tag):
-                    session.cancel(tag)
-                else:
-                    self._leaving.pop(guest.process, None)
+    @property
+    def are_leaving(self) -> bool:
+        """Whether something may still be done for one that has left."""
+        return bool(self._leaving)
+
+    def see_off(self) -> None:
+        """Forget those for which nothing is done any more; cancel what others have begun since.
+        Waits for the JVM, and holds nobody up."""
+        with self._lock:
+            session, leaving = self._session, tuple(self._leaving)
+        for process in leaving:
+            with _noting_silence(process):
+                if session is not None and session.works_for(_tag(process)):
+                    session.cancel(_tag(process))
+                    continue
+                with self._lock:
+                    self._leaving.pop(process, None)
 
     def _of_open(self) -> OpenSession:
         if self._session is None:
@@ -226,9 +262,18 @@ class SparkSessionDesk(RpcEndpoint, SparkSessionGateway):
         self._node_id = node_id
         self._watches: dict[str, TerminationWatch] = {}
 
+    async def on_start(self) -> None:
+        self.create_task(self._see_off(), "see guests off")
+
     async def on_stop(self) -> None:
         for watch in self._watches.values():
             watch.cancel()
+
+    async def _see_off(self) -> None:
+        while True:
+            await self.rpc_service.pause(_LOOK_INTERVAL)
+            if self._guests.are_leaving:
+                await self.rpc_service.run_blocking(self._guests.see_off)
 
     async def await_open(self) -> str:
         await asyncio.shield(asyncio.wrap_future(self._guests.opened))
@@ -237,11 +282,29 @@ class SparkSessionDesk(RpcEndpoint, SparkSessionGateway):
         return self._node_id
 
     async def attach(self, guest: SparkSessionGuest) -> SparkSessionAccess:
-        access = await self.rpc_service.run_blocking(self._guests.come, guest)
+        self._guests.announce(guest)
+        try:
+            access = await self._let_in(guest)
+        finally:
+            self._guests.give_up(guest)
         self._watches[guest.process] = self.rpc_service.watch_process(
             guest.process, lambda reason: self._has_ended(guest.process)
         )
         return access
+
+    async def _let_in(self, guest: SparkSessionGuest) -> SparkSessionAccess:
+        service = self.rpc_service
+        give_up_at = service.clock.monotonic() + PATIENCE
+        while service.clock.monotonic() < give_up_at:
+            access = await service.run_blocking(self._guests.come, guest)
+            if access is not None:
+                return access
+            await service.pause(_SEE_OFF_INTERVAL)
+        raise SparkSessionEndedError(
+            f"the Spark session has worked for {PATIENCE:g} s for an earlier attempt "
+            f"({self._guests.earlier(guest)}), which was cancelled: if that does not end, cancel "
+            "the session's job"
+        )
 
     async def leave(self, process: str) -> None:
         watch = self._watches.pop(process, None)

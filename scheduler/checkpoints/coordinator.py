@@ -65,6 +65,7 @@ from flinkray.scheduler.checkpoints.plan import (
     CheckpointPlan,
     TasksMissingError,
     calculate_plan,
+    check_all_is_held,
 )
 from flinkray.scheduler.checkpoints.properties import CheckpointProperties, checkpoint_of
 from flinkray.scheduler.checkpoints.request_decider import (
@@ -367,9 +368,12 @@ class CheckpointCoordinator:
     def _begin(self, request: CheckpointRequest, now: float) -> Actions:
         if self._restore_awaited is not None:
             return self._refuse(request, Reason.JOB_FAILOVER_REGION)
+        topology = self._topology()
         try:
+            if request.properties.is_savepoint:
+                check_all_is_held(topology)
             plan = calculate_plan(
-                self._topology(), allows_finished=self._configuration.allows_finished_tasks
+                topology, allows_finished=self._configuration.allows_finished_tasks
             )
         except TasksMissingError as missing:
             return self._refuse(request, Reason.NOT_ALL_REQUIRED_TASKS_RUNNING, str(missing))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -48,6 +48,14 @@ class CheckpointedVertex(Protocol):
     @property
     def edges(self) -> tuple[CheckpointedEdge, ...]:
         """The inputs, as data in flight is known by them."""
+
+    @property
+    def hands_over_to(self) -> Collection[str]:
+        """Vertices without state, by their ids, that work on with what this one has given them."""
+
+    @property
+    def brings_back_of(self) -> str | None:
+        """Such a vertex, of which this one reads what comes of that."""
 
     def attempt(self, subtask_index: int) -> ExecutionAttemptID:
         """The current one."""
@@ -140,6 +148,34 @@ def calculate_plan(topology: CheckpointedTopology, *, allows_finished: bool) -> 
     if not running:
         raise TasksMissingError("all tasks have finished")
     return CheckpointPlan(tuple(planned), tuple(to_trigger), running)
+
+
+def check_all_is_held(topology: CheckpointedTopology) -> None:
+    """Somebody's state has what is on its way through vertices that have none.
+
+    Raises:
+        TasksMissingError: who has handed it over has finished, and not all of it is back.
+    """
+    given = {
+        taker: vertex.name
+        for vertex in topology.vertices
+        if any(_has_finished(vertex, subtask) for subtask in range(vertex.parallelism))
+        for taker in vertex.hands_over_to
+    }
+    for vertex in topology.vertices:
+        giver = given.get(vertex.brings_back_of or "")
+        if giver is not None and not all(
+            _has_finished(vertex, subtask) for subtask in range(vertex.parallelism)
+        ):
+            raise TasksMissingError(
+                f"{giver} has finished, and {vertex.name} has not: a savepoint would not have the "
+                "rows between them, which Spark is at.  Wait until they are back, or for the end "
+                "of the job"
+            )
+
+
+def _has_finished(vertex: CheckpointedVertex, subtask: int) -> bool:
+    return vertex.state(subtask) is ExecutionState.FINISHED
 
 
 def _is_finished(vertex: CheckpointedVertex, subtask: int, allows_finished: bool) -> bool:

@@ -103,6 +103,14 @@ SPARK_SESSION = "flinkray.session"
 """In the configuration of a Spark invokable: the name of the session whose guest the stage is.  Its
 executors are the session's, and its one slot need not have a CPU."""
 
+EPOCHS_OF = "epochs-of"
+"""In the configuration of a stream invokable with committers of epochs: the Spark vertices that
+take those, by their ids between spaces."""
+
+BATCHES_OF = "batches-of"
+"""In the configuration of a stream invokable with a source of micro-batches: the Spark vertex that
+publishes those."""
+
 PYTHON = "python"
 """``Invokable.kind`` of tasks that run a Python function in their slot's task process."""
 

@@ -12,7 +12,7 @@ from flinkray.scheduler.execution.execution_graph import (
     ExecutionJobVertex,
     ResultEdge,
 )
-from flinkray.scheduler.graph.job_graph import STREAM, JobGraph
+from flinkray.scheduler.graph.job_graph import BATCHES_OF, EPOCHS_OF, STREAM, JobGraph
 from flinkray.scheduler.graph.vertex_operator import VertexOperator
 from flinkray.scheduler.shared.states import ExecutionState
 
@@ -68,6 +68,16 @@ class ExecutedVertex:
     def edges(self) -> tuple[CheckpointedEdge, ...]:
         """The inputs, as data in flight is known by them."""
         return tuple(_edges(self._vertex))
+
+    @property
+    def hands_over_to(self) -> Collection[str]:
+        """Spark vertices that take epochs of it."""
+        return self._vertex.vertex.invokable.configuration.get(EPOCHS_OF, "").split()
+
+    @property
+    def brings_back_of(self) -> str | None:
+        """A Spark vertex whose micro-batches it reads."""
+        return self._vertex.vertex.invokable.configuration.get(BATCHES_OF)
 
     def attempt(self, subtask_index: int) -> ExecutionAttemptID:
         """The current one."""

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 import flinkray
-from flinkray.actors.shared.chain_code import BATCHES_OF
 from flinkray.core.errors import ConfigurationError
 from flinkray.datastream import StreamExecutionEnvironment, Types
 from flinkray.datastream.execution_mode import RuntimeExecutionMode
-from flinkray.scheduler.graph.job_graph import SPARK
+from flinkray.scheduler.graph.job_graph import BATCHES_OF, SPARK
 from flinkray.scheduler.graph.validation import validate
 from flinkray.spark.gateway import PUBLISHED, RESULT_KIND
 from flinkray.spark.micro_batches import AS_SOON_AS_POSSIBLE, StreamedFrame

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from flinkray.actors.shared.chain_code import BATCHES_OF, EPOCHS_OF
 from flinkray.core.errors import ConfigurationError
+from flinkray.core.ids import ExecutionGraphID
 from flinkray.datastream import StreamExecutionEnvironment, Types
 from flinkray.datastream.execution_mode import RuntimeExecutionMode
-from flinkray.scheduler.graph.job_graph import SPARK
+from flinkray.scheduler.execution.execution_graph import ExecutionGraph
+from flinkray.scheduler.graph.job_graph import BATCHES_OF, EPOCHS_OF, SPARK
 from flinkray.scheduler.graph.validation import validate
+from flinkray.scheduler.job.checkpointed_graph import CheckpointedGraph
 from flinkray.spark.gateway import RESULT_KIND, THROUGH
 from flinkray.spark.user_code import UserCodeError
 from flinkray.streaming.errors import StreamError
@@ -59,3 +61,15 @@ def test_it_has_no_place_in_batch_mode() -> None:
     env.from_sequence(1, 9).through_spark(unchanged).print()
     with pytest.raises(StreamError, match="batch mode needs bounded sources"):
         env.get_stream_graph()
+
+
+def test_checkpoints_know_who_hands_over_and_who_brings_back() -> None:
+    """A savepoint that would lack what is between the two is refused."""
+    env = StreamExecutionEnvironment()
+    env.from_sequence(1, 9).through_spark(unchanged).print()
+    job = env._job(env.get_stream_graph())
+    (stage,) = (vertex for vertex in job.vertices if vertex.invokable.kind == SPARK)
+    graph = CheckpointedGraph(ExecutionGraph(job, ExecutionGraphID.generate(), 0.0), ())
+    taker = str(stage.vertex_id)
+    assert [taker in vertex.hands_over_to for vertex in graph.vertices].count(True) == 1
+    assert [vertex.brings_back_of for vertex in graph.vertices].count(taker) == 1

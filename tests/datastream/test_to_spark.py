@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import flinkray
-from flinkray.actors.shared.chain_code import EPOCHS_OF, HELD_BY
+from flinkray.actors.shared.chain_code import HELD_BY
 from flinkray.core.errors import ConfigurationError
 from flinkray.datastream import (
     Configuration,
@@ -16,7 +16,7 @@ from flinkray.datastream import (
     StreamExecutionEnvironment,
     Types,
 )
-from flinkray.scheduler.graph.job_graph import SPARK, STREAM, JobGraph
+from flinkray.scheduler.graph.job_graph import EPOCHS_OF, SPARK, STREAM, JobGraph
 from flinkray.scheduler.graph.validation import validate
 from flinkray.spark.gateway import EPOCHS, RESULT_KIND
 from flinkray.spark.user_code import UserCodeError

@@ -172,7 +172,7 @@ async def test_a_guest_whose_process_ends_has_left(scene: Scene) -> None:
     desk.start()
     gateway = await scene.driver_service.connect("Session-1/sparksession", SparkSessionGateway)
     assert await gateway.await_open() == "node"
-    access = await gateway.attach(SparkSessionGuest("SparkDriver-1", 0, "stage"))
+    access = await gateway.attach(SparkSessionGuest("SparkDriver-1", 0, 0.0, "stage"))
 
     await scene.driver_service.close()
 
@@ -189,7 +189,7 @@ async def test_a_session_whose_jvm_is_slow_answers_others_meanwhile(scene: Scene
     guests.hold(session, OneLook())
     desk.start()
     gateway = await scene.driver_service.connect("Session-1/sparksession", SparkSessionGateway)
-    access = await gateway.attach(SparkSessionGuest("SparkDriver-1", 0, "stage"))
+    access = await gateway.attach(SparkSessionGuest("SparkDriver-1", 0, 0.0, "stage"))
     session.answers.clear()
 
     leaving = asyncio.ensure_future(gateway.leave("SparkDriver-1"))

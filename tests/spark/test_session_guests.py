@@ -8,6 +8,7 @@ import subprocess
 import threading
 from typing import Any
 
+import psutil
 import pytest
 
 from flinkray.core.resources import ResourceProfile
@@ -48,17 +49,6 @@ class RecordedSession:
         self.is_forgotten.set()
 
 
-class Looks:
-    """Stops who holds a session after so many looks."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def wait(self, timeout: float) -> bool:
-        self.number -= 1
-        return self.number < 0
-
-
 class OneLook:
     """Stops who holds a session at the first look."""
 
@@ -66,9 +56,17 @@ class OneLook:
         return True
 
 
-def guest(process: str, stage: str = "", pid: int = 0) -> SparkSessionGuest:
+def guest(process: str, stage: str = "", pid: int = 0, started: float = 0.0) -> SparkSessionGuest:
     """Of a stage of its own by default."""
-    return SparkSessionGuest(process, pid, stage or process)
+    return SparkSessionGuest(process, pid, started, stage or process)
+
+
+def let_in(guests: SessionGuests, one: SparkSessionGuest) -> str:
+    """However often it has to ask; its tag."""
+    guests.announce(one)
+    while (access := guests.come(one)) is None:
+        pass
+    return access.tag
 
 
 def opened(
@@ -106,7 +104,7 @@ def test_a_guest_that_has_asked_is_waited_for_though_the_session_is_idle() -> No
 def test_who_leaves_has_its_own_jobs_cancelled_and_the_last_one_what_is_cached() -> None:
     session = RecordedSession()
     guests = opened(session, [0.0])
-    tags = {name: guests.come(guest(name)).tag for name in ("a", "b")}
+    tags = {name: let_in(guests, guest(name)) for name in ("a", "b")}
     guests.leave("a")
     assert session.asked == [tags["a"]]
     guests.leave("a")  # its process has ended, too
@@ -119,55 +117,94 @@ def test_an_earlier_attempt_of_its_stage_is_ended_before_a_guest_comes() -> None
     session = RecordedSession()
     ended: list[str] = []
     guests = opened(session, [0.0], ended)
-    tags = {name: guests.come(guest(name, stage)).tag for name, stage in (("a", "s"), ("b", "t"))}
-    session.needs = {tags["a"]: 4}  # a command that begins one Spark job after the other
-    guests.come(guest("c", "s"))
-    assert ended == ["a"]
-    assert session.asked == [tags["a"]] * 4
+    a, b = (let_in(guests, guest(name, stage)) for name, stage in (("a", "s"), ("b", "t")))
+    session.needs = {a: 4}  # a command that begins one Spark job after the other
+    let_in(guests, guest("c", "s"))
+    assert set(ended) == {"a"}
+    assert session.asked == [a] * 4
+    guests.leave("b")
+    assert session.asked[4:] == [b]
 
 
 def test_one_that_has_left_is_waited_for_until_nothing_works_for_it() -> None:
+    """And ended: its process may stand still."""
     session = RecordedSession()
-    guests = opened(session, [0.0])
-    tag = guests.come(guest("a", "s")).tag
+    ended: list[str] = []
+    guests = opened(session, [0.0], ended)
+    tag = let_in(guests, guest("a", "s"))
     session.needs = {tag: 3}
     guests.leave("a")
     assert session.asked == [tag, "forget"]
-    guests.come(guest("b", "t"))
-    assert session.asked == [tag, "forget"], "another stage does not wait"
-    guests.come(guest("c", "s"))
+    let_in(guests, guest("b", "t"))
+    assert (session.asked, ended) == ([tag, "forget"], []), "another stage does not wait"
+    let_in(guests, guest("c", "s"))
     assert session.asked == [tag, "forget", tag, tag]
+    assert set(ended) == {"a"}
 
 
 def test_what_one_that_has_left_began_last_is_cancelled_too() -> None:
     session = RecordedSession()
     guests = opened(session, [0.0])
-    tag = guests.come(guest("a")).tag
+    tag = let_in(guests, guest("a"))
     session.needs = {tag: 3}
     guests.leave("a")
-    guests.hold(session, Looks(5))
+    while guests.are_leaving:
+        guests.see_off()
     assert session.asked == [tag, "forget", tag, tag]
+
+
+def test_of_two_that_wait_the_later_one_comes() -> None:
+    """The attempt before it may have been given up while it waited."""
+    session = RecordedSession()
+    guests = opened(session, [0.0], [])
+    first, second = guest("b", "s"), guest("c", "s")
+    session.needs = {let_in(guests, guest("a", "s")): 3}
+    for one in (first, second):
+        guests.announce(one)
+    assert guests.come(second) is None
+    with pytest.raises(SparkSessionEndedError, match="b was overtaken"):
+        guests.come(first)
+    guests.give_up(first)
+    while guests.come(second) is None:
+        assert guests.earlier(second) in ("", "a")
+
+
+def test_a_session_waits_with_whoever_waits_to_come() -> None:
+    now = [0.0]
+    session = RecordedSession()
+    guests = opened(session, now, [])
+    session.needs = {let_in(guests, guest("a", "s")): 1_000_000}
+    guests.leave("a")
+    waiting = guest("b", "s")
+    guests.announce(waiting)
+    for _ in range(10):
+        now[0] += IDLE - 1
+        assert guests.come(waiting) is None
+        assert not guests.is_over()
 
 
 def test_nobody_comes_to_a_session_that_ends_while_it_waits() -> None:
     session = RecordedSession()
-    guests = opened(session, [0.0])
-    tag = guests.come(guest("a", "s")).tag
-    session.needs = {tag: 1_000_000}
+    guests = opened(session, [0.0], [])
+    session.needs = {let_in(guests, guest("a", "s")): 1_000_000}
     guests.leave("a")
-    closing = threading.Timer(0.2, guests.close)
-    closing.start()
+    waiting = guest("b", "s")
+    guests.announce(waiting)
+    assert guests.come(waiting) is None
+    guests.close()
     with pytest.raises(SparkSessionEndedError):
-        guests.come(guest("b", "s"))
-    closing.join()
+        guests.come(waiting)
 
 
 def test_a_process_that_stands_still_is_ended_and_one_that_is_gone_is_fine() -> None:
     with subprocess.Popen(["sleep", "1000"]) as process:
+        started = psutil.Process(process.pid).create_time()
         os.kill(process.pid, signal.SIGSTOP)
-        end_process(guest("a", pid=process.pid))
+        end_process(guest("a", pid=process.pid, started=started - 1))
+        assert process.poll() is None, "it is another one"
+        end_process(guest("a", pid=process.pid, started=started))
         assert process.wait(10) == -signal.SIGKILL
-    end_process(guest("a", pid=process.pid))
+    end_process(guest("a", pid=process.pid, started=started))
 
 
 def test_a_session_that_is_over_takes_nobody() -> None:
@@ -178,7 +215,7 @@ def test_a_session_that_is_over_takes_nobody() -> None:
     with pytest.raises(SparkSessionEndedError):
         guests.expect()
     with pytest.raises(SparkSessionEndedError):
-        guests.come(guest("a"))
+        let_in(guests, guest("a"))
 
 
 def test_one_that_never_opened_says_so_to_who_waits() -> None:

@@ -88,7 +88,9 @@ class SparkStreamSource(SparkSource):
 
     def create_reader(self, context: ReaderContext) -> SourceReader[Any]:
         batches = PublishedBatches(self.location)
-        return _MicroBatchReader(context, batches, self._name, self._convert)
+        if self._of_epochs:
+            return _ReaderWithFiles(context, batches, self._name, self._convert)
+        return _MicroBatchReader(context, batches, self._convert)
 
 
 class MicroBatchEnumerator(PublishedSplitsEnumerator[MicroBatchSplit]):
@@ -96,7 +98,8 @@ class MicroBatchEnumerator(PublishedSplitsEnumerator[MicroBatchSplit]):
     ones that were not handed out, the cuts of checkpoints that may still be completed, and the
     origin of the last one that was found.
 
-    At a cut, readers have all partitions that were found: they can put copies into a savepoint.
+    Whenever it is asked for, readers have all partitions that were found: they can put copies into
+    a savepoint.
     """
 
     keeps_cuts = True
@@ -153,9 +156,9 @@ class MicroBatchEnumerator(PublishedSplitsEnumerator[MicroBatchSplit]):
         return None if is_at_end else splits
 
     def snapshot_state(self, checkpoint_id: int) -> Any:
-        if checkpoint_id not in self._cuts:  # asked for again, it may not be the checkpoint's
-            self._cuts[checkpoint_id] = self._next, self._origin
-            self._hand_out_all()
+        # asked for again, it may not be the checkpoint's any more
+        self._cuts.setdefault(checkpoint_id, (self._next, self._origin))
+        self._hand_out_all()
         batches, found, cuts = self._batches, list(self._remaining), dict(self._cuts)
         return batches.location, self._next, found, cuts, self._origin
 
@@ -170,7 +173,7 @@ class MicroBatchEnumerator(PublishedSplitsEnumerator[MicroBatchSplit]):
         location, following, remaining, cuts, *origin = checkpoint
         (self._origin,) = origin or (-1,)
         if location != self._batches.location:
-            self._go_on_from_another_job(following, remaining)
+            self._check_origin(following, was_kept=bool(origin) and not remaining)
             return
         self._next = following
         self._remaining = [MicroBatchSplit(*split) for split in remaining]
@@ -184,11 +187,16 @@ class MicroBatchEnumerator(PublishedSplitsEnumerator[MicroBatchSplit]):
                 "there.  The job cannot go on from its checkpoint; start it anew, without one"
             )
 
-    def _go_on_from_another_job(self, read: int, remaining: Sequence[Any]) -> None:
-        """*read*: so many of its micro-batches were found."""
+    def _check_origin(self, read: int, was_kept: bool) -> None:
+        """The state is another job's.
+
+        Args:
+            read: so many of its micro-batches were found.
+            was_kept: whether others have copies of all that it does not say.
+        """
         if not self._of_epochs:
             why = "the query of this one begins anew: Spark's own checkpoint stays with its job"
-        elif remaining or (read and self._origin < 0):
+        elif not was_kept:
             why = "the savepoint is of an earlier flinkray, which made no copies of their files"
         else:
             return
@@ -207,22 +215,58 @@ class MicroBatchEnumerator(PublishedSplitsEnumerator[MicroBatchSplit]):
             del self._cuts[cut]
 
 
-class _MicroBatchReader(SequentialReader[MicroBatchSplit], SourceReaderWithFiles[MicroBatchSplit]):
+class _MicroBatchReader(SequentialReader[MicroBatchSplit]):
     """Deletes what it has read, when a checkpoint after that is complete."""
 
-    def __init__(
-        self, context: ReaderContext, batches: PublishedBatches, name: str, convert: Convert
-    ) -> None:
+    def __init__(self, context: ReaderContext, batches: PublishedBatches, convert: Convert) -> None:
         super().__init__(context)
         self._batches = batches
-        self._name = name
         self._convert = convert
-        self._carried: Mapping[str, StateFile] = {}
         self._file: pa.RecordBatchFileReader | None = None
         self._read: list[str] = []
         """Names of files, since the last snapshot."""
         self._read_before: dict[int, list[str]] = {}
         """Likewise, by the checkpoint that followed."""
+
+    def open_split(self, split: MicroBatchSplit) -> None:
+        self._split, self._file = split, None
+
+    def read(self, max_records: int) -> Polled:
+        split = self._split
+        if self._file is None:
+            self._file = self._batches.open(split.name)
+        if split.offset == self._file.num_record_batches:
+            self._file = None
+            self._read.append(split.name)
+            return END_OF_INPUT
+        batch = self._convert(self._file.get_batch(split.offset))
+        self._split = split._replace(offset=split.offset + 1)
+        return Columns(batch, origin=Origin(f"micro-batch {split.batch_id}", split.offset))
+
+    def remaining(self) -> MicroBatchSplit:
+        return self._split
+
+    def snapshot_state(self, checkpoint_id: int) -> list[MicroBatchSplit]:
+        self._read_before[checkpoint_id] = self._read
+        self._read = []
+        return super().snapshot_state(checkpoint_id)
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        for earlier in [it for it in self._read_before if it <= checkpoint_id]:
+            for name in self._read_before.pop(earlier):
+                self._batches.delete(name)
+
+
+class _ReaderWithFiles(_MicroBatchReader, SourceReaderWithFiles[MicroBatchSplit]):
+    """Of what was made of a stream's epochs."""
+
+    def __init__(
+        self, context: ReaderContext, batches: PublishedBatches, name: str, convert: Convert
+    ) -> None:
+        super().__init__(context, batches, convert)
+        self._name = name
+        self._carried: Mapping[str, StateFile] = {}
+        self._unread: list[MicroBatchSplit] = []
 
     @property
     def location(self) -> str:
@@ -254,27 +298,7 @@ class _MicroBatchReader(SequentialReader[MicroBatchSplit], SourceReaderWithFiles
             "source and the sink of the stage other uids, and allow state that is not restored"
         )
 
-    def open_split(self, split: MicroBatchSplit) -> None:
-        self._split, self._file = split, None
-
-    def read(self, max_records: int) -> Polled:
-        split = self._split
-        if self._file is None:
-            self._file = self._batches.open(split.name)
-        if split.offset == self._file.num_record_batches:
-            self._file = None
-            self._read.append(split.name)
-            return END_OF_INPUT
-        batch = self._convert(self._file.get_batch(split.offset))
-        self._split = split._replace(offset=split.offset + 1)
-        return Columns(batch, origin=Origin(f"micro-batch {split.batch_id}", split.offset))
-
-    def remaining(self) -> MicroBatchSplit:
-        return self._split
-
     def snapshot_state(self, checkpoint_id: int) -> list[MicroBatchSplit]:
-        self._read_before[checkpoint_id] = self._read
-        self._read = []
         self._unread = super().snapshot_state(checkpoint_id)
         return self._unread
 
@@ -282,7 +306,8 @@ class _MicroBatchReader(SequentialReader[MicroBatchSplit], SourceReaderWithFiles
         for split in self._unread:
             yield StateFile(split.name, partial(self._batches.read_pieces, split.name))
 
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """See :meth:`delete_read`."""
+
     def delete_read(self, checkpoint_id: int) -> None:
-        for earlier in [it for it in self._read_before if it <= checkpoint_id]:
-            for name in self._read_before.pop(earlier):
-                self._batches.delete(name)
+        super().notify_checkpoint_complete(checkpoint_id)

@@ -65,6 +65,8 @@ class Vertex:
     attempts: list[int] = field(default_factory=list)
     max_parallelism: int = 128
     edges: tuple[CheckpointedEdge, ...] = ()
+    hands_over_to: tuple[str, ...] = ()
+    brings_back_of: str | None = None
 
     def __post_init__(self) -> None:
         self.states = [ExecutionState.RUNNING] * self.parallelism

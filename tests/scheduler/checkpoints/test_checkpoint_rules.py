@@ -13,7 +13,11 @@ from flinkray.scheduler.checkpoints.errors import CheckpointError, CheckpointFai
 from flinkray.scheduler.checkpoints.failure_manager import CheckpointFailureManager
 from flinkray.scheduler.checkpoints.master_hooks import MasterHooks
 from flinkray.scheduler.checkpoints.periodic_trigger import PeriodicTrigger
-from flinkray.scheduler.checkpoints.plan import TasksMissingError, calculate_plan
+from flinkray.scheduler.checkpoints.plan import (
+    TasksMissingError,
+    calculate_plan,
+    check_all_is_held,
+)
 from flinkray.scheduler.checkpoints.properties import (
     CheckpointProperties,
     savepoint,
@@ -196,6 +200,29 @@ def test_tasks_whose_producers_have_all_finished_are_triggered() -> None:
     all_to_all.vertices[0].states[0] = ExecutionState.FINISHED
     triggered = calculate_plan(all_to_all, allows_finished=True).to_trigger
     assert triggered == tuple(all_to_all.attempts[2:])
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "is_held"),
+    [("", "", True), ("a", "", False), ("a", "b", False), ("aa", "b", False), ("aa", "bb", True)],
+)
+def test_a_savepoint_is_refused_while_something_is_in_nobodys_state(
+    a: str, b: str, is_held: bool
+) -> None:
+    """What a has given to Spark comes back to b.  *a* and *b*: those of their tasks that have
+    finished."""
+    topology = Topology(2, 2)
+    giver, taker = topology.vertices
+    giver.hands_over_to, taker.brings_back_of = ("one", "other"), "other"
+    for vertex, finished in zip(topology.vertices, (a, b), strict=True):
+        vertex.states[: len(finished)] = [ExecutionState.FINISHED] * len(finished)
+    if is_held:
+        check_all_is_held(topology)
+    else:
+        with pytest.raises(TasksMissingError, match="a has finished, and b has not"):
+            check_all_is_held(topology)
+    taker.brings_back_of = "another"
+    check_all_is_held(topology)
 
 
 def test_there_is_no_plan_when_all_tasks_have_finished() -> None:

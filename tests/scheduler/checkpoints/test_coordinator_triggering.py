@@ -12,6 +12,7 @@ from flinkray.scheduler.checkpoints.actions import (
     NotifyCheckpointAborted,
     PrepareCheckpoint,
     SnapshotCoordinators,
+    SnapshotFinished,
     StoreCheckpoint,
     TriggerMasterHooks,
     TriggerTasks,
@@ -339,6 +340,18 @@ def test_too_many_requests_are_answered_at_once() -> None:
         assert job.request() == []
     assert answers(job.request()) == {1002: Reason.TOO_MANY_CHECKPOINT_REQUESTS}
     assert answers(job.request(UNFORCED)) == {1001: Reason.TOO_MANY_CHECKPOINT_REQUESTS}
+
+
+def test_a_savepoint_that_would_lack_rows_is_refused_and_a_checkpoint_is_not() -> None:
+    """What lies in the job's files is found again by the job itself."""
+    job = JobWithCheckpoints()
+    giver, taker = job.topology.vertices
+    giver.hands_over_to, taker.brings_back_of = ("spark",), "spark"
+    giver.states[0] = ExecutionState.FINISHED
+    for properties in (SAVEPOINT, STOP):
+        refused = one(job.request(properties), SnapshotFinished)
+        assert "would not have the rows between them" in str(refused.error)
+    assert only(job.request(), PrepareCheckpoint)
 
 
 def test_nothing_is_begun_while_the_job_is_being_stopped_with_a_savepoint() -> None:

@@ -15,7 +15,12 @@ from flinkray.core.ids import JobVertexID
 from flinkray.file_results import FileResultLostError, MicroBatch, PublishedBatches
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.sources.published_splits import LOOK_INTERVAL
-from flinkray.streaming.sources.source import END_OF_INPUT, NoRecords, ReaderContext
+from flinkray.streaming.sources.source import (
+    END_OF_INPUT,
+    NoRecords,
+    ReaderContext,
+    SourceReaderWithFiles,
+)
 from flinkray.streaming.sources.spark_stream import (
     MicroBatchLostError,
     MicroBatchSplit,
@@ -147,9 +152,9 @@ def test_at_a_cut_readers_have_all_that_was_found(published: Published) -> None:
     assert places(published.readers.assigned[0]) == [(0, 0), (0, 1), (0, 2), (0, 3)]
     assert 1 not in published.readers.assigned
 
-    enumerator.handle_split_request(0)
     enumerator.add_splits_back(published.readers.assigned[0][:1], 0)
-    assert enumerator.snapshot_state(1)[2], "between two checkpoints they may wait"
+    assert enumerator.snapshot_state(1)[2] == [], "also between two: it may die before the next"
+    assert places(published.readers.assigned[0])[4:] == [(0, 0)]
 
 
 def test_what_was_found_before_the_savepoint_is_passed_over_in_another_job(
@@ -187,6 +192,12 @@ def test_what_nobody_goes_back_to_is_told(published: Published) -> None:
     assert published.batches.consumed() == -1
     enumerator.notify_checkpoint_complete(8)
     assert published.batches.consumed() == 5
+
+
+def test_a_savepoint_has_no_copies_of_what_a_query_has_made(tmp_path: Path) -> None:
+    """No other job could go on with them."""
+    published = Published(tmp_path, of_epochs=False)
+    assert not isinstance(reader_of(published.source), SourceReaderWithFiles)
 
 
 def restored(source: SparkStreamSource, files: Any, splits: Any, is_complete: bool = True) -> Any:
@@ -256,9 +267,10 @@ def test_a_savepoint_of_an_earlier_flinkray_is_refused(
     enumerator = published.enumerator()
     published.publish(0, [1], origin=5)
     enumerator.handle_split_request(0)
-    *state, _ = enumerator.snapshot_state(1)
-    with pytest.raises(StreamError, match="up to number 1 in another job"):
-        Published(tmp_path / "another-job").enumerator(tuple(state))
+    for at_all in (enumerator, published.enumerator()):
+        *state, _ = at_all.snapshot_state(1)
+        with pytest.raises(StreamError, match="an earlier flinkray"):
+            Published(tmp_path / "another-job").enumerator(tuple(state))
 
 
 def test_a_job_goes_on_from_its_own_checkpoint_of_an_earlier_flinkray(
