@@ -65,13 +65,13 @@ class SourceOperator(StreamOperator):
             self._stamping = TimestampsAndWatermarksOperator(
                 strategy, progressive, needs_timestamps=False
             )
+
+    def setup(self, context: OperatorContext, output: Output) -> None:
+        super().setup(context, output)
         self._restored_files: dict[str, StateFile] = {}
         self._is_savepoint = False
         self._savepoints: list[OperatorStateCapture] = []
         """Whose files may still be read."""
-
-    def setup(self, context: OperatorContext, output: Output) -> None:
-        super().setup(context, output)
         if self._stamping is not None:
             self._stamping = copy.copy(self._stamping)  # a subtask has its own
             self._stamping.setup(replace(context, is_head=False), output)
