@@ -71,6 +71,10 @@ class CheckpointedTopology(Protocol):
     def vertices(self) -> Sequence[CheckpointedVertex]:
         """Each after those that it reads."""
 
+    @property
+    def unfinished(self) -> Collection[str]:
+        """Vertices without state that have not finished, by their ids."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedVertex:
@@ -154,7 +158,7 @@ def check_all_is_held(topology: CheckpointedTopology) -> None:
     """Somebody's state has what is on its way through vertices that have none.
 
     Raises:
-        TasksMissingError: who has handed it over has finished, and not all of it is back.
+        TasksMissingError: who has handed it over has finished, and they have not.
     """
     given = {
         taker: vertex.name
@@ -162,15 +166,16 @@ def check_all_is_held(topology: CheckpointedTopology) -> None:
         if any(_has_finished(vertex, subtask) for subtask in range(vertex.parallelism))
         for taker in vertex.hands_over_to
     }
+    at_work = set(topology.unfinished)
     for vertex in topology.vertices:
-        giver = given.get(vertex.brings_back_of or "")
-        if giver is not None and not all(
-            _has_finished(vertex, subtask) for subtask in range(vertex.parallelism)
-        ):
+        if not all(_has_finished(vertex, subtask) for subtask in range(vertex.parallelism)):
+            at_work.add(vertex.brings_back_of or "")
+    for taker, giver in given.items():
+        if taker in at_work:
             raise TasksMissingError(
-                f"{giver} has finished, and {vertex.name} has not: a savepoint would not have the "
-                "rows between them, which Spark is at.  Wait until they are back, or for the end "
-                "of the job"
+                f"{giver} has finished, and a savepoint would not have what it has handed to Spark "
+                "before Spark is through with that and it has come back, if it does: wait until "
+                "then, or for the end of the job"
             )
 
 

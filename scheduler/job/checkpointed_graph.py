@@ -131,12 +131,24 @@ class CheckpointedGraph:
         taking_part = [vertex for vertex in graph.vertices if not vertex.is_coordinated]
         numbers = {vertex.index: number for number, vertex in enumerate(taking_part)}
         self.vertices = [ExecutedVertex(vertex, numbers) for vertex in taking_part]
+        self._coordinated = [vertex for vertex in graph.vertices if vertex.is_coordinated]
         self._with_own_max_parallelism = with_own_max_parallelism
         self._by_operator = {
             operator.operator_id: vertex
             for vertex in graph.vertices
             for operator in vertex.vertex.operators
         }
+
+    @property
+    def unfinished(self) -> list[str]:
+        """Spark vertices that have not finished."""
+        return [
+            str(vertex.vertex.vertex_id)
+            for vertex in self._coordinated
+            if any(
+                subtask.current.state is not ExecutionState.FINISHED for subtask in vertex.subtasks
+            )
+        ]
 
     def restored_vertices(self) -> list[RestoredVertex]:
         own = self._with_own_max_parallelism

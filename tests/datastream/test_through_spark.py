@@ -73,3 +73,4 @@ def test_checkpoints_know_who_hands_over_and_who_brings_back() -> None:
     taker = str(stage.vertex_id)
     assert [taker in vertex.hands_over_to for vertex in graph.vertices].count(True) == 1
     assert [vertex.brings_back_of for vertex in graph.vertices].count(taker) == 1
+    assert graph.unfinished == [taker]

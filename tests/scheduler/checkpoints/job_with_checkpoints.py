@@ -90,6 +90,7 @@ class Topology:
 
     def __init__(self, a: int = 1, b: int = 1, *, pointwise: bool = False) -> None:
         self.vertices = [Vertex("a", a), Vertex("b", b, [Input(0, pointwise, a)])]
+        self.unfinished: list[str] = []
 
     @property
     def attempts(self) -> list[ExecutionAttemptID]:

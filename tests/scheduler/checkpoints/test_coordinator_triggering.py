@@ -350,7 +350,7 @@ def test_a_savepoint_that_would_lack_rows_is_refused_and_a_checkpoint_is_not() -
     giver.states[0] = ExecutionState.FINISHED
     for properties in (SAVEPOINT, STOP):
         refused = one(job.request(properties), SnapshotFinished)
-        assert "would not have the rows between them" in str(refused.error)
+        assert "would not have what it has handed to Spark" in str(refused.error)
     assert only(job.request(), PrepareCheckpoint)
 
 
