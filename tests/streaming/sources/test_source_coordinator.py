@@ -108,6 +108,16 @@ def test_who_was_told_that_no_split_follows_gets_none_that_came_back() -> None:
     assert coordinator.events(1, 1, 0) == ("b", "c", NO_MORE_SPLITS)
 
 
+def test_an_enumerator_knows_who_may_still_be_given_something() -> None:
+    coordinator = new(ThreeSplits())
+    assert coordinator.reading_subtasks() == [0, 1]
+    coordinator.heard(1, 0, 1)
+    coordinator.heard(0, 0, 2)
+    assert coordinator.reading_subtasks() == []
+    coordinator.heard(1, 1, 0)  # it failed
+    assert coordinator.reading_subtasks() == [1]
+
+
 def test_what_an_attempt_was_given_goes_back_when_there_is_another() -> None:
     source = ThreeSplits()
     coordinator = new(source)
