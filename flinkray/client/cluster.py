@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import posixpath
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from flinkray.actors.gateways import DispatcherGateway
@@ -22,14 +23,14 @@ from flinkray.core.config import Configuration
 from flinkray.core.errors import FlinkRayError, ProcessExistsError, RpcConnectionError, RpcError
 from flinkray.core.high_availability_options import STANDBY_MASTERS
 from flinkray.core.ids import DispatcherId
-from flinkray.core.options import AVOID_HEAD_NODE, CLUSTER_ID, STORAGE_DIR
+from flinkray.core.options import AVOID_HEAD_NODE, CLUSTER_ID, MAX_MASTER_GROWTH, STORAGE_DIR
 from flinkray.ha import (
     HighAvailabilityServices,
     LeaderRetrievalService,
     StoreError,
     absolute_location,
 )
-from flinkray.rpc import EndpointSpec, Placement, RpcService, split_address
+from flinkray.rpc import EndpointSpec, Placement, Renewal, RpcService, split_address
 from flinkray.rpc.time_limit import within
 
 DEFAULT_STORAGE = "~/.flinkray"
@@ -102,9 +103,26 @@ async def start_cluster(
         ray_runtime.nodes_for_masters, number, configuration.get(AVOID_HEAD_NODE)
     )
     started = []
+    for spec in master_specs(configuration, arguments, nodes):
+        try:
+            await rpc_service.spawn(spec)
+        except ProcessExistsError:
+            continue
+        started.append(spec.name)
+    if started:
+        await _until_led(rpc_service, record)
+    return tuple(started)
+
+
+def master_specs(
+    configuration: Configuration, arguments: ClusterArguments, nodes: Sequence[str | None]
+) -> Iterator[EndpointSpec]:
+    """A ResourceManager and a Dispatcher on each of *nodes*."""
+    growth = configuration.get(MAX_MASTER_GROWTH)
+    renewal = Renewal(growth) if growth else None
     for place, node in enumerate(nodes):
         for kind, factory in _MASTERS:
-            spec = EndpointSpec(
+            yield EndpointSpec(
                 kind=kind,
                 name=kind if place == 0 else f"{kind}-{place + 1}",
                 factory=factory,
@@ -112,15 +130,8 @@ async def start_cluster(
                 placement=Placement(node_id=node),
                 detached=True,
                 max_restarts=-1,
+                renewal=renewal,
             )
-            try:
-                await rpc_service.spawn(spec)
-            except ProcessExistsError:
-                continue
-            started.append(spec.name)
-    if started:
-        await _until_led(rpc_service, record)
-    return tuple(started)
 
 
 async def cluster_record(rpc_service: RpcService, cluster_id: str) -> ClusterRecord | None:

@@ -346,6 +346,14 @@ PRESTARTED_PROCESSES = ConfigOption(
     "a stream job, so that a job need not wait for new ones. A stream job takes three of them, "
     "any other job two. Each needs about 75 MiB.",
 )
+MAX_MASTER_GROWTH = ConfigOption(
+    "cluster.max-master-growth",
+    memory_size(minimum=0),
+    512 * 2**20,
+    "A Dispatcher or ResourceManager that has grown by more than this makes way for a fresh one; "
+    "jobs run on. With each job Ray keeps about 0.3 MiB in it that nothing frees. Not in the first "
+    "ten minutes. 0: never.",
+)
 SHUTDOWN_GRACE = ConfigOption(
     "cluster.shutdown-grace",
     duration(positive=False, at_most=40.0),

@@ -30,7 +30,7 @@ from flinkray.rpc.local_service import LocalNetwork, LocalRpcService
 from flinkray.rpc.mailbox import TimerHandle
 from flinkray.rpc.periodic import PeriodicTask
 from flinkray.rpc.service import RpcService
-from flinkray.rpc.spec import EndpointSpec, Placement, split_address
+from flinkray.rpc.spec import EndpointSpec, Placement, Renewal, split_address
 
 if TYPE_CHECKING:
     from flinkray.rpc.ray.service import RayRpcService
@@ -56,6 +56,7 @@ __all__ = [
     "RegistrationRejection",
     "RegistrationSettings",
     "RegistrationSuccess",
+    "Renewal",
     "RetryingRegistration",
     "RpcEndpoint",
     "RpcGateway",

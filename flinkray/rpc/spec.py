@@ -33,6 +33,26 @@ class Placement:
 
 
 @message
+class Renewal:
+    """When a process that has grown makes way for a fresh one.
+
+    Ray keeps something of each actor that a process has created or called, for as long as the
+    process lives: 20 to 70 kB of each.
+    """
+
+    growth: int
+    """Bytes that it has for itself more than when it had started."""
+    age: float = 600.0
+    """Seconds that it lives at least: growth may be what a fresh one needs just as well."""
+    interval: float = 10.0
+    """Seconds between two looks."""
+
+    def __post_init__(self) -> None:
+        if self.growth <= 0:
+            raise ConfigurationError(f"a process grows by more than {self.growth} bytes at once")
+
+
+@message
 class EndpointSpec:
     """A process to be started and the endpoint that is the reason for it."""
 
@@ -63,6 +83,9 @@ class EndpointSpec:
     environment: dict[str, str] = field(default_factory=dict)
     """Set in ``os.environ`` before the factory's module is imported (not by the local service,
     whose processes share one environment)."""
+    renewal: Renewal | None = None
+    """When it ends only to be started again: as if it had died, so it needs *max_restarts*.  None:
+    never.  (Not by the local service, whose processes share one memory.)"""
 
     def __post_init__(self) -> None:
         if not self.name or ADDRESS_SEPARATOR in self.name:
@@ -71,6 +94,8 @@ class EndpointSpec:
             raise ConfigurationError(
                 f"not a class name: {self.kind!r} (kind of process {self.name})"
             )
+        if self.renewal is not None and self.max_restarts == 0:
+            raise ConfigurationError(f"{self.name} would not be started again when it has grown")
         if self.may_take_over and (
             self.placement != Placement() or self.max_restarts or self.environment
         ):

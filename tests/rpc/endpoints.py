@@ -92,6 +92,9 @@ class EchoGateway(RpcGateway):
     async def bytes_of_length(self, length: int) -> bytes: ...
 
     @abstractmethod
+    async def keep(self, length: int) -> None: ...
+
+    @abstractmethod
     async def unsendable(self) -> object: ...
 
     @abstractmethod
@@ -128,6 +131,7 @@ class EchoEndpoint(RpcEndpoint, EchoGateway):
         self.release = asyncio.Event()
         self.hanging = asyncio.Event()
         self.seen: list[int] = []
+        self.kept: list[bytes] = []
 
     async def echo(self, value: object, *, times: int = 1) -> object:
         return value if times == 1 else (value,) * times
@@ -162,6 +166,9 @@ class EchoEndpoint(RpcEndpoint, EchoGateway):
 
     async def bytes_of_length(self, length: int) -> bytes:
         return bytes(length)
+
+    async def keep(self, length: int) -> None:
+        self.kept.append(b"x" * length)
 
     async def unsendable(self) -> object:
         return object()

@@ -8,7 +8,7 @@ import pytest
 
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.ids import WorkerGroupId
-from flinkray.rpc import EndpointSpec, Placement
+from flinkray.rpc import EndpointSpec, Placement, Renewal
 from flinkray.rpc.spec import load_factory, split_address
 
 FACTORY = "tests.rpc.endpoints:create_echo"
@@ -81,3 +81,11 @@ def test_path_of_no_factory_is_refused(path: str, problem: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(repr(path))) as caught:
         load_factory(path)
     assert problem in str(caught.value)
+
+
+def test_process_that_is_renewed_has_to_be_started_again_and_grows_first() -> None:
+    EndpointSpec("Echo", "worker", FACTORY, max_restarts=-1, renewal=Renewal(1))
+    with pytest.raises(ConfigurationError, match="worker would not be started again when it has"):
+        EndpointSpec("Echo", "worker", FACTORY, renewal=Renewal(1))
+    with pytest.raises(ConfigurationError, match="grows by more than 0 bytes at once"):
+        Renewal(0)

@@ -11,12 +11,15 @@ import importlib
 import logging
 import os
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import ray
 
 from flinkray.core.garbage_collection import spare_what_is_there
+from flinkray.core.resources import format_memory_size
 from flinkray.rpc.local_service import create_endpoint
+from flinkray.rpc.ray.growth import GrowthWatch, memory_of_its_own
 from flinkray.rpc.spec import load_factory
 from flinkray.rpc.time_limit import within
 from flinkray.rpc.wire import codec
@@ -24,7 +27,7 @@ from flinkray.rpc.wire import codec
 if TYPE_CHECKING:
     from flinkray.rpc.endpoint import RpcEndpoint
     from flinkray.rpc.ray.service import RayRpcService
-    from flinkray.rpc.spec import EndpointSpec
+from flinkray.rpc.spec import EndpointSpec
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +100,11 @@ class RayProcess:
         self._answer = codec.encode((True, endpoint.address))
         restarts = spec.max_restarts != 0
         endpoint.terminated.add_done_callback(lambda _: self._main_ended(endpoint, restarts))
+        if spec.renewal is not None:
+            watch = GrowthWatch(spec.renewal, self._service.clock, memory_of_its_own)
+            self._service.schedule_periodically(
+                partial(self._look_at_growth, watch), spec.renewal.interval
+            )
 
     async def ready(self) -> bytes:
         """Encoded: (True, address) or (False, the error of the start)."""
@@ -128,6 +136,16 @@ class RayProcess:
             logging.shutdown()
             os._exit(1)
         self._end_of_service()
+
+    def _look_at_growth(self, watch: GrowthWatch) -> None:
+        if grown := watch.grown():
+            logger.warning(
+                "%s has grown by %s, and makes way for a fresh process: Ray starts it again",
+                self._name,
+                format_memory_size(grown),
+            )
+            logging.shutdown()
+            os._exit(1)
 
     def _end_of_service(self) -> None:
         if self._end_task is None:
