@@ -45,7 +45,7 @@ from flinkray.actors.job_master.task_executor_connections import TaskExecutorCon
 from flinkray.actors.shared.checkpoint_storage import why_not_started_from
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.shared.exported_metrics import JOB, samples_of, values_of_job
-from flinkray.actors.shared.leadership import Leadership
+from flinkray.actors.shared.leadership import Leadership, LeadershipLostError
 from flinkray.actors.shared.settings import (
     default_restart_strategy,
     heartbeat_settings,
@@ -594,6 +594,10 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
 
     async def coordinator_told(self, coordinator: CoordinatorID, event: CoordinatorEvent) -> None:
         self._when_decided(lambda: self._scheduler.coordinator_told(coordinator, event, self._now))
+
+    async def confirm_leadership(self) -> None:
+        if not await self._leadership.is_certain():
+            raise LeadershipLostError(f"{self.address} leads no more")
 
     async def keep_part(
         self, owner: JobMasterId, coordinator: CoordinatorID, part: KeptPart

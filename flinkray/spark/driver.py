@@ -26,6 +26,7 @@ from flinkray.spark.gateway import (
     ExecutorSlot,
     SparkDriverGateway,
     SparkExecutorsGateway,
+    SparkSessionAccess,
     SparkSessionGateway,
     SparkSessionGuest,
     SparkStageDescriptor,
@@ -45,19 +46,7 @@ async def create_spark_driver(rpc_service: RpcService, stage: SparkStageDescript
     code = await fetch_code(rpc_service, stage)
     session, access = None, None
     if stage.session is not None:
-        # a JobMaster that does not lead any more is not to have the next one's attempt ended
-        await rpc_service.connect(
-            stage.listener_address, CoordinatorListenerGateway, stage.job_master_id
-        )
-        session = await rpc_service.connect(stage.session_address, SparkSessionGateway)
-        access = await session.attach(
-            SparkSessionGuest(
-                rpc_service.process_name,
-                os.getpid(),
-                psutil.Process().create_time(),
-                f"{stage.job_id} {stage.vertex_id}",
-            )
-        )
+        session, access = await attach_to_session(rpc_service, stage)
     place = place_of_this_process()
     return SparkDriver(
         rpc_service,
@@ -66,6 +55,30 @@ async def create_spark_driver(rpc_service: RpcService, stage: SparkStageDescript
         session,
         node_id=place.node_id,
     )
+
+
+async def attach_to_session(
+    rpc_service: RpcService, stage: SparkStageDescriptor
+) -> tuple[SparkSessionGateway, SparkSessionAccess]:
+    """Have this process be a guest; ends an earlier attempt of the stage.
+
+    Raises:
+        FencingTokenError, LeadershipLostError, RpcConnectionError: its JobMaster leads no more, and
+            is not to have the next one's attempt ended.
+        SparkSessionEndedError: the session takes no guests.
+    """
+    job_master = await rpc_service.connect(
+        stage.listener_address, CoordinatorListenerGateway, stage.job_master_id
+    )
+    await job_master.confirm_leadership()
+    session = await rpc_service.connect(stage.session_address, SparkSessionGateway)
+    guest = SparkSessionGuest(
+        rpc_service.process_name,
+        os.getpid(),
+        psutil.Process().create_time(),
+        f"{stage.job_id} {stage.vertex_id}",
+    )
+    return session, await session.attach(guest)
 
 
 class SparkDriver(FencedRpcEndpoint[JobMasterId], SparkDriverGateway, SparkExecutorsGateway):

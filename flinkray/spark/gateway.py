@@ -282,3 +282,13 @@ class CoordinatorListenerGateway(FencedRpcGateway):
 
         The order is that in which one coordinator asks, which waits for each answer.
         """
+
+    @abstractmethod
+    @ask_timeout(None)
+    async def confirm_leadership(self) -> None:
+        """To be asked before something is done that nobody fences.  Waits while nobody can say.
+
+        Raises:
+            FencingTokenError: another JobMaster leads.
+            LeadershipLostError: another one may.
+        """

@@ -522,6 +522,16 @@ async def test_a_job_master_that_leads_no_more_leaves_what_runs_to_its_successor
     assert not called & goodbyes
 
 
+@on_virtual_time
+async def test_a_job_master_confirms_that_it_leads_as_long_as_it_does(tmp_path: Path) -> None:
+    scene = JobMasterScene(tmp_path)
+    master = await scene.set(has_slot=False)
+    await master.confirm_leadership()
+    scene.endpoint._leadership.lose()
+    with pytest.raises(LeadershipLostError):
+        await master.confirm_leadership()
+
+
 @pytest.mark.parametrize("name", TO_JOB_MASTERS)
 @on_virtual_time
 async def test_late_call_of_a_past_leader_changes_nothing_at_a_job_master(

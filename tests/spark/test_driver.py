@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from flinkray.core.errors import RpcConnectionError
+from flinkray.actors.shared.leadership import LeadershipLostError
+from flinkray.core.errors import FencingTokenError, RpcConnectionError
 from flinkray.core.ids import JobID, JobMasterId, JobVertexID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc import LocalNetwork, LocalRpcService
@@ -19,7 +21,8 @@ from flinkray.scheduler.job.coordinator_events import (
     SparkExecutors,
 )
 from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress, SparkResult
-from flinkray.spark.driver import SparkDriver
+from flinkray.spark import session_guests
+from flinkray.spark.driver import SparkDriver, attach_to_session
 from flinkray.spark.executor_desk import ExecutorDesk
 from flinkray.spark.gateway import (
     CoordinatorListenerGateway,
@@ -29,17 +32,37 @@ from flinkray.spark.gateway import (
     SparkStageDescriptor,
 )
 from flinkray.spark.session_guests import SessionGuests, SparkSessionDesk
+from flinkray.spark.shared_session import SparkSessionEndedError
 from flinkray.spark.stage import StageListener
 from flinkray.testing import TestingGateway
 from tests.spark.test_session_guests import OneLook, RecordedSession
 
 VERTEX = JobVertexID(bytes(16))
 LEADER = JobMasterId(bytes([1] * 16))
+PREDECESSOR = JobMasterId(bytes([2] * 16))
 RESULT = SparkResult("/results", 3, "{}")
 FAILURE = CoordinatorFailure("ValueError", "ValueError: no", "Traceback", is_user_error=True)
 EXECUTOR = SparkExecutorInfo(0, "0", "actor", "node", 7, 0)
 
 DRIVER = CoordinatorID(CoordinatorKind.SPARK_DRIVER, VERTEX, 2)
+
+
+def stage_of(leader: JobMasterId) -> SparkStageDescriptor:
+    return SparkStageDescriptor(
+        job_id=JobID(bytes(16)),
+        job_name="test",
+        vertex_id=VERTEX,
+        attempt_number=2,
+        listener_address="JobMaster-1/jobmaster",
+        job_master_id=leader,
+        worker_group=WorkerGroupId("00"),
+        parallelism=1,
+        slot_profile=ResourceProfile(1.0, 2**30),
+        code=b"",
+        configuration={},
+        result_location="/results",
+        session_address="Session-1/sparksession",
+    )
 
 
 class TestingStage:
@@ -89,26 +112,11 @@ class Scene:
     def new_driver(
         self, leader: JobMasterId, session: SparkSessionGateway | None = None
     ) -> SparkDriver:
-        stage = SparkStageDescriptor(
-            job_id=JobID(bytes(16)),
-            job_name="test",
-            vertex_id=VERTEX,
-            attempt_number=2,
-            listener_address="JobMaster-1/jobmaster",
-            job_master_id=leader,
-            worker_group=WorkerGroupId("00"),
-            parallelism=1,
-            slot_profile=ResourceProfile(1.0, 2**30),
-            code=b"",
-            configuration={},
-            result_location="/results",
-        )
-
         def create_run(listener: StageListener) -> TestingStage:
             self.stage = TestingStage(listener)
             return self.stage
 
-        return SparkDriver(self.driver_service, stage, create_run, session)
+        return SparkDriver(self.driver_service, stage_of(leader), create_run, session)
 
     async def start(self) -> None:
         self.start_job_master()
@@ -178,6 +186,72 @@ async def test_a_guest_whose_process_ends_has_left(scene: Scene) -> None:
 
     assert await asyncio.to_thread(session.is_forgotten.wait, 10)
     assert session.asked == [access.tag, "forget"]
+    await service.close()
+
+
+async def test_who_waits_for_an_earlier_attempt_that_does_not_end_is_told_so(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_guests, "PATIENCE", 0.2)
+    guests = SessionGuests(300.0, end=lambda guest: None)
+    service = LocalRpcService("Session-1", scene.network)
+    desk = SparkSessionDesk(service, guests, "node")
+    session = RecordedSession()
+    guests.hold(session, OneLook())
+    desk.start()
+    gateway = await scene.driver_service.connect("Session-1/sparksession", SparkSessionGateway)
+    first = await gateway.attach(SparkSessionGuest("SparkDriver-1", 0, 0.0, "stage"))
+    session.needs[first.tag] = 10**9
+
+    with pytest.raises(SparkSessionEndedError, match=r"0.2 s for an earlier .*\(SparkDriver-1\)"):
+        await gateway.attach(SparkSessionGuest("SparkDriver-2", 0, 0.0, "stage"))
+
+    # nobody waits any more, so the next one is not overtaken by who has given up
+    session.needs[first.tag] = 0
+    await gateway.attach(SparkSessionGuest("SparkDriver-3", 0, 0.0, "stage"))
+    await service.close()
+
+
+async def test_a_driver_comes_to_a_session_when_its_job_master_has_said_that_it_leads(
+    scene: Scene,
+) -> None:
+    scene.start_job_master()
+    may_say = asyncio.Event()
+
+    async def says_so() -> None:
+        await may_say.wait()
+
+    scene.job_master.on(CoordinatorListenerGateway.confirm_leadership).calling(says_so)
+    service = LocalRpcService("Session-1", scene.network)
+    session = TestingGateway(SparkSessionGateway).lenient()
+    session.start(service, "sparksession")
+
+    coming = asyncio.ensure_future(attach_to_session(scene.driver_service, stage_of(LEADER)))
+    await scene.job_master.wait_for(CoordinatorListenerGateway.confirm_leadership)
+    assert session.calls == []
+    may_say.set()
+    await coming
+
+    ((name, (guest,)),) = session.calls
+    assert (name, guest.process, guest.pid) == ("attach", "SparkDriver-1", os.getpid())
+    await service.close()
+
+
+@pytest.mark.parametrize("leader", [PREDECESSOR, LEADER])
+async def test_a_driver_whose_job_master_leads_no_more_does_not_come_to_a_session(
+    scene: Scene, leader: JobMasterId
+) -> None:
+    scene.start_job_master()
+    lost = LeadershipLostError("it leads no more")
+    scene.job_master.on(CoordinatorListenerGateway.confirm_leadership).raising(lost)
+    service = LocalRpcService("Session-1", scene.network)
+    session = TestingGateway(SparkSessionGateway).lenient()
+    session.start(service, "sparksession")
+
+    with pytest.raises((FencingTokenError, LeadershipLostError)):
+        await attach_to_session(scene.driver_service, stage_of(leader))
+
+    assert session.calls == []
     await service.close()
 
 
