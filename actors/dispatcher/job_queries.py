@@ -81,7 +81,7 @@ class JobQueries:
         progress = await self._ask(job, lambda job_master: job_master.request_job_progress())
         if progress is None:
             return JobProgress.of(job.details())
-        return replace(progress, restarts=progress.restarts + job.deaths.count)
+        return replace(progress, failovers=max(progress.failovers, job.deaths.count))
 
     async def exceptions(self, job_id: JobID) -> tuple[ExceptionEntry, ...]:
         """Raises as :meth:`managed` does."""

@@ -101,7 +101,8 @@ class ManagedJob:
             start_time=self.start_time,
             end_time=None,
             status_timestamps={JobStatus.INITIALIZING.name: self.start_time},
-            restarts=self.deaths.count,
+            restarts=0,
+            failovers=self.deaths.count,
             exceptions=self.with_own_exceptions(),
         )
 
@@ -110,7 +111,7 @@ class ManagedJob:
         return replace(
             details,
             start_time=self.start_time,
-            restarts=details.restarts + self.deaths.count,
+            failovers=max(details.failovers, self.deaths.count),
             exceptions=self.with_own_exceptions(*details.exceptions),
         )
 

@@ -84,7 +84,8 @@ class ProgressDisplay:
             width = shutil.get_terminal_size().columns - 1
             self._stream.write(f"\r{text[:width]}\x1b[K")
         else:
-            state = (progress.status, progress.restarts, progress.pending_reason)
+            counts = progress.restarts, progress.failovers
+            state = (progress.status, counts, progress.pending_reason)
             now = self._monotonic()
             if state == self._shown_state and now - self._shown_at < _PLAIN_INTERVAL:
                 return
@@ -130,7 +131,7 @@ class ProgressLog:
         reason, now = progress.pending_reason, self._monotonic()
         if reason is None:
             self._waits_since = self._warned_of = None
-            shown = progress.status, progress.restarts
+            shown = progress.status, progress.restarts, progress.failovers
             if shown != self._shown:
                 self._shown = shown
                 log.info("job %s: %s", progress.job_id, progress_text(progress))

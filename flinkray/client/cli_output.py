@@ -94,6 +94,8 @@ def job_details(details: JobDetails, now: float, *, verbose: bool = False) -> st
         f"duration    {format_seconds(end - details.start_time)}",
         f"restarts    {details.restarts}",
     ]
+    if details.failovers:
+        lines.append(f"failovers   {_lost_job_masters(details.failovers)}")
     if details.worker_group is not None:
         lines.append(f"group       {details.worker_group} (placement group)")
     if details.pending_reason is not None:
@@ -275,11 +277,17 @@ def _spark(vertex: VertexInfo) -> str:
     return "; ".join([done, *stages])
 
 
+def _lost_job_masters(failovers: int) -> str:
+    return f"{failovers} JobMaster{'s' if failovers > 1 else ''} lost"
+
+
 def progress_text(progress: JobProgress) -> str:
     """One line: state, why the job waits, what Spark does."""
     parts = [progress.status.name]
     if progress.restarts:
         parts.append(f"restart {progress.restarts}")
+    if progress.failovers:
+        parts.append(_lost_job_masters(progress.failovers))
     if progress.pending_reason is not None:
         parts.append(f"waiting for slots: {progress.pending_reason}")
     for vertex in progress.vertices:

@@ -17,6 +17,7 @@ def progress(job: JobDetails, settings: JobSettings) -> dict[str, Any]:
     return {
         "jid": job.job_id.hex(),
         "restarts": job.restarts,
+        "failovers": job.failovers,
         "pending-reason": job.pending_reason,
         "warnings": list(job.warnings),
         "is-elastic": settings.is_elastic,

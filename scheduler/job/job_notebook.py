@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Iterable
 
 from flinkray.scheduler.execution.execution_graph import ExecutionGraph
+from flinkray.scheduler.job.job_record import JobRecord
 from flinkray.scheduler.job.transition_loop import Steps
 from flinkray.scheduler.job.transitions import (
     ResetRegions,
@@ -28,9 +29,10 @@ class JobNotebook:
     not take them for lost, and restart them once more.
     """
 
-    def __init__(self, graph: ExecutionGraph, *, takeovers: int = 0) -> None:
+    def __init__(self, graph: ExecutionGraph, record: JobRecord, *, takeovers: int = 0) -> None:
         """*takeovers*: by how many JobMasters the graph was taken over."""
         self._graph = graph
+        self._record = record
         self._takeovers = takeovers
         self._attempts = array("I", bytes(4 * len(graph.subtasks)))
         self._is_new = False
@@ -93,6 +95,8 @@ class JobNotebook:
             self._takeovers,
             tuple(self._task_executors()),
             self._is_being_scaled,
+            self._record.restarts,
+            self._record.failovers,
         )
 
     def _task_executors(self) -> Iterable[WorkerLocation]:

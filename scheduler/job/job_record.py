@@ -34,11 +34,18 @@ class JobRecord:
         self._machine = JobStatusMachine(f"job {job_graph.job_id} ({job_graph.name})", now)
         self._history = ExceptionHistory()
         self.restarts = 0
+        """Of the job, or of regions of it, under its earlier JobMasters, too."""
+        self.failovers = 0
+        """How many JobMasters have died before."""
         self.failure: Failure | None = None
         """Why the job is FAILING."""
         self.suspension: str | None = None
         """Why this JobMaster is giving the job up."""
         self.result: SparkResult | None = None
+
+    def follow(self, *, restarts: int, failovers: int) -> None:
+        """Count on from what was counted under earlier JobMasters."""
+        self.restarts, self.failovers = restarts, failovers
 
     @property
     def status(self) -> JobStatus:
@@ -118,6 +125,7 @@ class JobRecord:
             end_time=times[self.status.name] if self.status.is_terminal else None,
             status_timestamps=times,
             restarts=self.restarts,
+            failovers=self.failovers,
             vertices=vertices,
             pending_reason=pending_reason,
             exceptions=self.exceptions,

@@ -179,7 +179,7 @@ class JobScheduler:
         there."""
         self._graph = graph
         self._checkpoints.execute(graph)
-        self._outbox.open(graph, takeovers=takeovers)
+        self._outbox.open(graph, self._job, takeovers=takeovers)
         regions = PipelinedRegions(graph) if regions is None else regions
         restarts = self._restarts = PendingRestarts()
         self._tracker = PartitionTracker(graph, regions)
@@ -359,6 +359,8 @@ class JobScheduler:
         if self._job.is_ending:
             return []
         reports = tuple(reports)
+        if notes is not None:
+            self._job.follow(restarts=notes.restarts, failovers=notes.failovers + 1)
         try:
             step = self._take_over_or_raise(notes, finished, reports, now, begun_checkpoints)
         except CannotTakeOverError as error:
@@ -737,6 +739,7 @@ class JobScheduler:
             self._warnings,
             None if checkpoints is None else checkpoints.completed,
             0 if checkpoints is None else checkpoints.failed,
+            self._job.failovers,
         )
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from flinkray.scheduler.execution.execution_graph import ExecutionGraph
 from flinkray.scheduler.job.deployment import Deployments
 from flinkray.scheduler.job.job_notebook import JobNotebook
+from flinkray.scheduler.job.job_record import JobRecord
 from flinkray.scheduler.job.job_scheduler_actions import JobEnded, JobSchedulerAction, NoteJob
 
 
@@ -30,13 +31,13 @@ class Outbox:
         assert self._notebook is not None
         return self._notebook
 
-    def open(self, graph: ExecutionGraph, *, takeovers: int = 0) -> None:
+    def open(self, graph: ExecutionGraph, record: JobRecord, *, takeovers: int = 0) -> None:
         """From now on deployments are of this graph, which so many JobMasters have taken over; what
         was collected of the one before goes first."""
         if self._bulk is not None:
             self._actions += self._take_bulk()
         self._bulk = Deployments(graph, first_version=takeovers * _VERSIONS)
-        notebook = JobNotebook(graph, takeovers=takeovers)
+        notebook = JobNotebook(graph, record, takeovers=takeovers)
         if self._notebook is not None:
             notebook.source_coordinator = self._notebook.source_coordinator
         self._notebook = notebook

@@ -73,7 +73,7 @@ class VertexInfo:
     """How many these are."""
 
 
-@stored("JobDetails", version=3, migrations={1: with_defaults, 2: with_defaults})
+@stored("JobDetails", version=4, migrations=dict.fromkeys((1, 2, 3), with_defaults))
 @message
 class JobDetails:
     """All that a client may want to know of a job."""
@@ -86,6 +86,7 @@ class JobDetails:
     status_timestamps: dict[str, float]
     """JobStatus name -> seconds since the epoch when it was entered last."""
     restarts: int
+    """Of the job, or of regions of it."""
     vertices: tuple[VertexInfo, ...] = ()
     pending_reason: str | None = None
     """Why the job waits for slots, when it does."""
@@ -97,6 +98,8 @@ class JobDetails:
     """What its users should mend, though it runs."""
     checkpoints: CheckpointsOverview | None = None
     """None: it takes none."""
+    failovers: int = 0
+    """How many of its JobMasters have died.  What runs goes on then."""
 
     def without_executions(self) -> JobDetails:
         """For jobs so large that even :class:`ExecutionTable` is too much for one message."""
@@ -155,6 +158,8 @@ class JobProgress:
     completed_checkpoints: int | None = None
     """With savepoints; None: it takes none, or none is known."""
     failed_checkpoints: int = 0
+    failovers: int = 0
+    """As in :class:`JobDetails`."""
 
     @classmethod
     def of(cls, details: JobDetails) -> JobProgress:
@@ -169,6 +174,7 @@ class JobProgress:
             warnings=details.warnings,
             completed_checkpoints=None if checkpoints is None else checkpoints.completed,
             failed_checkpoints=0 if checkpoints is None else checkpoints.failed,
+            failovers=details.failovers,
         )
 
 

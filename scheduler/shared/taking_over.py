@@ -56,6 +56,10 @@ class JobNotes:
     """Of a job with stream sources, those that have, or are sent, its present attempts."""
     is_being_scaled: bool = False
     """All is stopped, to be executed with another parallelism, though nothing has failed."""
+    restarts: int = 0
+    """Of the job, or of regions of it, so far."""
+    failovers: int = 0
+    """How many JobMasters have died before."""
 
 
 @message

@@ -381,13 +381,14 @@ async def test_progress_and_failures_of_a_job_count_the_deaths_of_its_job_master
 
     assert "the JobMaster died" in failure.text
     assert "it has Spark stages" in why.text
-    assert (progress.status, progress.restarts) == (JobStatus.RUNNING, 1)
+    assert progress.status is JobStatus.RUNNING
+    assert (progress.restarts, progress.failovers) == (0, 1)
     (vertex,) = progress.vertices
     assert (vertex.tasks, vertex.is_spark_stage) == ({"RUNNING": 2}, True)
     await dispatcher.cancel_job(job_id)
     await end(cluster, job_id)
     ended = await dispatcher.request_job_progress(job_id)
-    assert (ended.status, ended.restarts, ended.vertices) == (JobStatus.CANCELED, 1, ())
+    assert (ended.status, ended.failovers, ended.vertices) == (JobStatus.CANCELED, 1, ())
     assert await dispatcher.request_job_exceptions(job_id) == (failure, why)
 
 

@@ -735,6 +735,16 @@ def test_python_tasks_are_not_said_to_be_spark() -> None:
     assert cli_output.progress_text(progress) == "RUNNING | restart 1 | 1/1 tasks of words"
 
 
+@pytest.mark.parametrize(("failovers", "text"), [(1, "1 JobMaster lost"), (2, "2 JobMasters lost")])
+def test_a_lost_job_master_is_no_restart(failovers: int, text: str) -> None:
+    details = replace(_DETAILS, restarts=0, failovers=failovers, pending_reason=None)
+    assert f"failovers   {text}" in cli_output.job_details(details, now=75.0).splitlines()
+    assert cli_output.progress_text(JobProgress.of(details)) == f"RUNNING | {text}"
+    without = replace(details, failovers=0)
+    assert "failovers" not in cli_output.job_details(without, now=75.0)
+    assert cli_output.progress_text(JobProgress.of(without)) == "RUNNING"
+
+
 def _checkpoint(
     checkpoint_id: int, status: CheckpointStatus, duration: float | None, **others: Any
 ) -> CheckpointStatistics:

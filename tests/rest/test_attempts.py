@@ -43,6 +43,7 @@ STAGE = JobDetails(
     None,
     {},
     restarts=2,
+    failovers=7,
     vertices=(
         VertexInfo(
             VERTEX,
@@ -63,6 +64,7 @@ STAGE = JobDetails(
 
 def test_progress_of_a_spark_stage() -> None:
     found = attempts_json.progress(STAGE, JobSettings(NoRestart(), "hashmap", None, True, ()))
+    assert found["failovers"] == 7
     assert (found["restarts"], found["pending-reason"], found["warnings"], found["is-elastic"]) == (
         2,
         "1 of 2 slots",

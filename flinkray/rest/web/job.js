@@ -49,6 +49,7 @@ export function jobView(id, rest) {
           job["end-time"] > 0 && ["Ended", time(job["end-time"])],
           ["Duration", duration(job.duration)],
           ["Restarts", count(progress?.restarts ?? -1)],
+          progress?.failovers > 0 && ["JobMasters lost", count(progress.failovers)],
           ["Kind", job["job-type"] === "BATCH" ? "batch" : "stream"],
           ["Logs", h("code", {}, `flinkray logs ${job.jid}`)],
         ], "facts"),

@@ -263,6 +263,7 @@ def archived_job(status: JobStatus) -> ArchivedJob:
         worker_group=WorkerGroupId("cd" * 16),
         plan='{"nodes": []}',
         checkpoints=_checkpoints(),
+        failovers=3,
     )
     result = JobResult(
         JOB,

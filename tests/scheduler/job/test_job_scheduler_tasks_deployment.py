@@ -7,6 +7,7 @@ from dataclasses import replace
 from flinkray.core.ids import ResourceID, ResultPartitionID
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc.wire import codec
+from flinkray.scheduler.job.job_record import JobRecord
 from flinkray.scheduler.job.job_scheduler_actions import (
     CancelTasks,
     DeployTasks,
@@ -311,9 +312,10 @@ def test_tasks_that_one_event_deploys_and_cancels_are_deployed_before_they_are_c
 def test_what_concerns_an_execution_graph_goes_out_before_the_next_one_takes_its_place() -> None:
     outbox, first = Outbox(), execution_graph(a=1)
     partition = ResultPartitionID(GRAPH, data_set_id(1), 0, 0)
-    outbox.open(first)
+    record = JobRecord(first.job_graph, 0.0, 0.0)
+    outbox.open(first, record)
     outbox.bulk.release(SendReleases(((location("te0"), partition),)), 0.0)
-    outbox.open(execution_graph(a=1))
+    outbox.open(execution_graph(a=1), record)
     ended = StartTimer(TimerKey(TimerPurpose.RESTART, 1), 1.0)
     outbox.add(ended)
     assert outbox.take() == [ReleasePartitions(location("te0"), (partition,)), ended]

@@ -111,6 +111,19 @@ def test_a_second_and_a_third_job_master_take_over() -> None:
         assert tasks.states() == "a1:RUNNING#1 b1:RUNNING#1"
 
 
+def test_restarts_and_lost_job_masters_are_counted_for_the_jobs_whole_life() -> None:
+    tasks = taken_over(a=1, b=1, edges=["a -> b"])
+    tasks.run()
+    for n in range(3):
+        tasks.fail("a1")
+        tasks.restart()
+        tasks.report("a1 b1", RUNNING)
+        assert (tasks.scheduler.restarts, tasks.scheduler.details().failovers) == (n + 1, n)
+        tasks.replace_job_master()
+        progress = tasks.scheduler.progress()
+        assert (progress.restarts, progress.failovers) == (n + 1, n + 1)
+
+
 def test_states_before_running_go_on_too() -> None:
     tasks = taken_over(a=3)
     tasks.tell("start")
