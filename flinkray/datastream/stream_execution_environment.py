@@ -48,7 +48,7 @@ from flinkray.streaming.sources.files import FileSource
 from flinkray.streaming.sources.generated import SocketSource
 from flinkray.streaming.sources.source import Boundedness, Source
 from flinkray.streaming.sources.spark import SparkSource
-from flinkray.streaming.sources.spark_stream import SparkStreamSource
+from flinkray.streaming.sources.spark_stream import SparkEpochsSource, SparkStreamSource
 from flinkray.streaming.time.waiting_clock import WaitingClock
 from flinkray.streaming.time.watermarks import WatermarkStrategy
 
@@ -240,12 +240,11 @@ class StreamExecutionEnvironment(StreamProgram):
         name: str,
         type_info: TypeInformation | None,
     ) -> DataStream:
-        source = partial(SparkStreamSource, of_epochs=True)
-        return self._from_stage(source, stage, watermark_strategy, name, type_info)
+        return self._from_stage(SparkEpochsSource, stage, watermark_strategy, name, type_info)
 
     def _from_stage(
         self,
-        source: Callable[..., SparkSource],
+        source: type[SparkSource],
         stage: JobVertex,
         watermark_strategy: WatermarkStrategy | None,
         name: str,

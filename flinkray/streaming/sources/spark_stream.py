@@ -5,17 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 
 from flinkray.core.clock import Clock
 from flinkray.core.errors import SuppressRestartsError
-from flinkray.core.ids import JobVertexID
 from flinkray.file_results import PublishedBatches
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.elements import Columns, Origin
-from flinkray.streaming.records.typeinfo import TypeInformation
 from flinkray.streaming.sources.published_splits import PublishedSplitsEnumerator
 from flinkray.streaming.sources.reader import SequentialReader
 from flinkray.streaming.sources.source import (
@@ -56,24 +54,10 @@ class MicroBatchSplit(NamedTuple):
 
 
 class SparkStreamSource(SparkSource):
-    """Batches of columns.  Micro-batches are handed out in their order, each when it is published.
+    """Batches of columns.  Micro-batches are handed out in order, each when it is published."""
 
-    Args:
-        of_epochs: they are made of what the stream hands over to the stage, and not of a query.
-        others: as of :class:`SparkSource`.
-    """
-
-    def __init__(
-        self,
-        vertex_id: JobVertexID,
-        name: str,
-        type_info: TypeInformation | None = None,
-        convert: Convert = lambda batch: batch,
-        *,
-        of_epochs: bool = False,
-    ) -> None:
-        super().__init__(vertex_id, name, type_info, convert)
-        self._of_epochs = of_epochs
+    of_epochs: ClassVar[bool] = False
+    """Whether they are made of what a stream hands over to the stage, and not of a query."""
 
     def get_boundedness(self) -> Boundedness:
         return Boundedness.CONTINUOUS_UNBOUNDED
@@ -83,14 +67,21 @@ class SparkStreamSource(SparkSource):
     ) -> SplitEnumerator[Any]:
         batches = PublishedBatches(self.location)
         return MicroBatchEnumerator(
-            context, batches, self._name, clock, self._execution, of_epochs=self._of_epochs
+            context, batches, self._name, clock, self._execution, of_epochs=self.of_epochs
         )
 
     def create_reader(self, context: ReaderContext) -> SourceReader[Any]:
+        return _MicroBatchReader(context, PublishedBatches(self.location), self._convert)
+
+
+class SparkEpochsSource(SparkStreamSource):
+    """What a stage makes of a stream's epochs: readers give savepoints copies of its files."""
+
+    of_epochs = True
+
+    def create_reader(self, context: ReaderContext) -> SourceReader[Any]:
         batches = PublishedBatches(self.location)
-        if self._of_epochs:
-            return _ReaderWithFiles(context, batches, self._name, self._convert)
-        return _MicroBatchReader(context, batches, self._convert)
+        return _ReaderWithFiles(context, batches, self._name, self._convert)
 
 
 class MicroBatchEnumerator(PublishedSplitsEnumerator[MicroBatchSplit]):

@@ -24,6 +24,7 @@ from flinkray.streaming.sources.source import (
 from flinkray.streaming.sources.spark_stream import (
     MicroBatchLostError,
     MicroBatchSplit,
+    SparkEpochsSource,
     SparkStreamSource,
 )
 from flinkray.streaming.state_file import StateFile
@@ -38,7 +39,8 @@ class Published:
 
     def __init__(self, path: Path, parallelism: int = 2, of_epochs: bool = True) -> None:
         self.batches = PublishedBatches(str(path))
-        self.source = SparkStreamSource(JobVertexID(b"v" * 16), "clicks", of_epochs=of_epochs)
+        source = SparkEpochsSource if of_epochs else SparkStreamSource
+        self.source = source(JobVertexID(b"v" * 16), "clicks")
         self.source.locate(str(path))
         self.readers = Readers(parallelism)
         self.clock = ManualClock()
