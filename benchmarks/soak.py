@@ -7,7 +7,7 @@ In turns: a Python function, a stream with a shuffle and checkpoints whose sums 
 function that fails, and a function that is cancelled.  Printed are resident memory (unique to the
 process, MB) and open files of the masters, which are never killed here, and how many actors and
 placement groups Ray has.  Ray keeps about 0.3 MB of each job in a Dispatcher; so masters make way
-for fresh ones here when they have grown by 100 MB, which the numbers of their processes show.
+for fresh ones here when they have grown by 30 MB, which the numbers of their processes show.
 Memory must be flat: the most that a master has in the second half of the run is compared with the
 most in the first half.
 
@@ -86,7 +86,7 @@ def configuration(hosts: str, storage: Path) -> dict[str, str]:
         "taskmanager.numberOfTaskSlots": "2",
         "taskmanager.cpu.cores": "0.1",
         "taskmanager.memory": "100m",
-        "cluster.max-master-growth": "100m",
+        "cluster.max-master-growth": "30m",
         "heartbeat.timeout": "120 s",
     }
 
