@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from flinkray.actors.coordinators.master_formats_process import MasterFormatsProcess
 from flinkray.actors.coordinators.process import CoordinatorProcess
@@ -29,18 +29,21 @@ class CoordinatorProcesses:
         services: ClusterServices,
         spark_driver_factory: str,
         beginning: Callable[[CoordinatorID], SourcesBeginning],
+        noted: Callable[[], Awaitable[None]],
         on_replaced: Callable[[str], None],
     ) -> None:
-        """*beginning*: what the coordinator of the sources begins with.  *on_replaced* is called
-        with the reason when another JobMaster has it."""
+        """*beginning*: what the coordinator of the sources begins with.  *noted* returns when the
+        next JobMaster will know of what was begun so far.  *on_replaced* is called with the reason
+        when another JobMaster has one."""
         self.master_formats = MasterFormatsProcess(job_master, graph)
         self.source_enumerators = StreamCoordinatorProcess(
             job_master, graph, services, beginning, on_replaced
         )
+        self.spark_drivers = SparkDriverProcess(
+            job_master, graph, services, spark_driver_factory, noted, on_replaced
+        )
         self._kinds: dict[CoordinatorKind, CoordinatorProcess] = {
-            CoordinatorKind.SPARK_DRIVER: SparkDriverProcess(
-                job_master, graph, services, spark_driver_factory
-            ),
+            CoordinatorKind.SPARK_DRIVER: self.spark_drivers,
             CoordinatorKind.SOURCE_ENUMERATORS: self.source_enumerators,
             CoordinatorKind.MASTER_FORMATS: self.master_formats,
         }

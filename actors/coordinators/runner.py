@@ -9,8 +9,7 @@ from typing import Protocol
 
 from flinkray.actors.coordinators.process import ConnectedCoordinator, CoordinatorProcess
 from flinkray.actors.coordinators.processes import CoordinatorProcesses
-from flinkray.actors.gateways.stream_coordinator import CoordinatorReplacedError
-from flinkray.core.errors import FlinkRayError
+from flinkray.core.errors import CoordinatorReplacedError, FlinkRayError
 from flinkray.core.ids import ResourceID
 from flinkray.rpc import (
     EndpointSpec,

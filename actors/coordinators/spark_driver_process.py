@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from flinkray.actors.coordinators.process import ConnectedCoordinator, CoordinatorProcess
 from flinkray.actors.coordinators.spark_sessions import open_session
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.core import options
+from flinkray.core.errors import CoordinatorReplacedError
 from flinkray.core.ids import JobMasterId, JobVertexID
 from flinkray.file_results import (
     epochs_location,
@@ -28,6 +30,7 @@ from flinkray.spark.gateway import (
     SparkDriverGateway,
     SparkStageDescriptor,
     SparkStageInput,
+    attempt_name,
     spark_driver_process,
 )
 from flinkray.spark.shared_session import HELD_SESSION, take_request
@@ -39,6 +42,8 @@ class SparkDriverProcess(CoordinatorProcess):
     """In the first bundle of the stage's worker group."""
 
     title = "the Spark driver"
+    ends_by_itself = 10.0
+    outlives_its_job_master = True
     has_fixed_name = False
 
     def __init__(
@@ -47,7 +52,13 @@ class SparkDriverProcess(CoordinatorProcess):
         graph: JobGraph,
         services: ClusterServices,
         factory: str,
+        noted: Callable[[], Awaitable[None]],
+        on_replaced: Callable[[str], None],
     ) -> None:
+        """*noted* returns when the next JobMaster will know of all attempts so far.  *on_replaced*
+        is called with the reason when another JobMaster has one."""
+        self._noted = noted
+        self._on_replaced = on_replaced
         self._job_master = job_master
         self._graph = graph
         self._services = services
@@ -60,16 +71,19 @@ class SparkDriverProcess(CoordinatorProcess):
             name=spark_driver_process(
                 descriptor.job_id,
                 descriptor.vertex_id,
-                descriptor.job_master_id,
+                descriptor.graph_id,
                 descriptor.attempt_number,
             ),
             factory=self._factory,
             arguments=descriptor,
             placement=Placement(worker_group=descriptor.worker_group, bundle_index=0),
+            detached=True,
         )
 
     async def prepared(self, spec: EndpointSpec) -> EndpointSpec:
-        """A guest of a session runs on its node, because it maps files of the JVM's."""
+        """It is noted.  A guest of a session runs on its node, because it maps files of the
+        JVM's."""
+        await self._noted()
         descriptor = spec.arguments
         assert isinstance(descriptor, SparkStageDescriptor)
         if descriptor.session is None:
@@ -82,15 +96,35 @@ class SparkDriverProcess(CoordinatorProcess):
         )
 
     async def connect(self, service: RpcService, address: str) -> ConnectedCoordinator:
+        return self._connected(await service.connect(address, SparkDriverGateway))
+
+    async def adopt(self, address: str) -> ConnectedCoordinator:
+        """Take over one that an earlier JobMaster has started.
+
+        Raises:
+            RpcError: it is not there, or does not answer.
+        """
+        master = self._job_master
+        driver = await master.connect(address, SparkDriverGateway)
+        await driver.adopt(master.fencing_token, master.address)
+        return self._connected(driver)
+
+    def _connected(self, driver: SparkDriverGateway) -> ConnectedCoordinator:
         token = self._job_master.fencing_token
-        driver = await service.connect(address, SparkDriverGateway, token)
-        return ConnectedCoordinator(driver, driver.request_heartbeat, driver.stop)
+
+        async def request_heartbeat() -> None:
+            try:
+                await driver.request_heartbeat(token)
+            except CoordinatorReplacedError as error:
+                self._on_replaced(str(error))
+
+        return ConnectedCoordinator(driver, request_heartbeat, lambda: driver.stop(token))
 
     def _descriptor(
         self, action: StartCoordinator, blob_server: str | None
     ) -> SparkStageDescriptor:
         graph, coordinator = self._graph, action.coordinator
-        job_master_id = self._job_master.fencing_token
+        assert action.graph_id is not None
         vertex = next(v for v in graph.vertices if v.vertex_id == coordinator.vertex_id)
         of_cluster = self._services.configuration
         java_home = of_cluster.get(options.JAVA_HOME)
@@ -114,7 +148,8 @@ class SparkDriverProcess(CoordinatorProcess):
             vertex_id=vertex.vertex_id,
             attempt_number=coordinator.attempt_number,
             listener_address=self._job_master.address,
-            job_master_id=job_master_id,
+            job_master_id=self._job_master.fencing_token,
+            graph_id=action.graph_id,
             worker_group=action.slots[0].location.worker_group,
             parallelism=vertex.parallelism,
             slot_profile=vertex.slot_profile,
@@ -130,6 +165,7 @@ class SparkDriverProcess(CoordinatorProcess):
             session=session,
             held_session=held_session,
             session_idle_timeout=of_cluster.get(options.SPARK_SESSION_IDLE_TIMEOUT),
+            takeover_timeout=of_cluster.get(options.JOB_MASTER_TAKEOVER_TIMEOUT),
         )
 
     def _result_location(self, action: StartCoordinator, vertex_id: JobVertexID) -> str:
@@ -137,8 +173,8 @@ class SparkDriverProcess(CoordinatorProcess):
         attempt = action.coordinator.attempt_number
         for result in action.results:
             return whole_location(storage, job_id, result.graph_id, result.data_set_id, attempt)
-        master = self._job_master.fencing_token.short()
-        return f"{storage}/data/{job_id}/{vertex_id.short()}-{master}-{attempt}"
+        assert action.graph_id is not None
+        return f"{storage}/data/{job_id}/{attempt_name(vertex_id, action.graph_id, attempt)}"
 
     def _input(self, read: CoordinatorInput) -> SparkStageInput:
         storage, job_id = self._services.arguments.storage_dir, self._graph.job_id

@@ -10,7 +10,6 @@ from flinkray.actors.coordinators.process import ConnectedCoordinator, Coordinat
 from flinkray.actors.gateways.stream_coordinator import (
     STREAM_COORDINATOR_FACTORY,
     AdoptedCoordinator,
-    CoordinatorReplacedError,
     KeptPart,
     RestoredCoordinators,
     StreamCoordinatorArguments,
@@ -19,6 +18,7 @@ from flinkray.actors.gateways.stream_coordinator import (
     stream_coordinator_process,
 )
 from flinkray.actors.shared.cluster_services import ClusterServices
+from flinkray.core.errors import CoordinatorReplacedError
 from flinkray.core.ids import ExecutionGraphID, JobMasterId
 from flinkray.core.job_options import MAX_WAITING_EPOCHS
 from flinkray.core.options import JOB_MASTER_TAKEOVER_TIMEOUT

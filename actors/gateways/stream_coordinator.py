@@ -8,7 +8,6 @@ from flinkray.actors.gateways.job_processes import job_process, processes_of_job
 from flinkray.actors.gateways.task_process import JobPartition
 from flinkray.checkpoint.handles import StateLocation
 from flinkray.core.blobs import BlobKey
-from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import ExecutionGraphID, JobID, JobMasterId, JobVertexID
 from flinkray.core.job_options import MAX_WAITING_EPOCHS
 from flinkray.core.message import message
@@ -43,13 +42,6 @@ def alignment_name(vertex_id: JobVertexID, subtask_index: int) -> str:
 def stream_coordinator_address(job_id: JobID, job_master_id: JobMasterId) -> str:
     """Address of the coordinator."""
     return f"{stream_coordinator_process(job_id, job_master_id)}/{STREAM_COORDINATOR_ENDPOINT}"
-
-
-class CoordinatorReplacedError(FlinkRayError):
-    """The coordinator belongs to another JobMaster of the job than the one that calls it, or whose
-    task does."""
-
-    retryable = True
 
 
 @message

@@ -24,7 +24,7 @@ from flinkray.actors.gateways.messages import (
     job_master_resource_id,
 )
 from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken
-from flinkray.actors.gateways.stream_coordinator import CoordinatorReplacedError, KeptPart
+from flinkray.actors.gateways.stream_coordinator import KeptPart
 from flinkray.actors.gateways.task_reports import TaskReport
 from flinkray.actors.job_master.checkpoint_carrier import CheckpointCarrier
 from flinkray.actors.job_master.global_aggregates import GlobalAggregates
@@ -33,6 +33,7 @@ from flinkray.actors.job_master.leaders import JobMasterLeaders
 from flinkray.actors.job_master.notes import NotesForSuccessor
 from flinkray.actors.job_master.overview_news import OverviewNews
 from flinkray.actors.job_master.past_coordinators import PastCoordinators
+from flinkray.actors.job_master.past_drivers import PastDrivers
 from flinkray.actors.job_master.reconciliation import Reconciliation
 from flinkray.actors.job_master.running_io_metrics import RunningIOMetrics
 from flinkray.actors.job_master.slots import JobMasterSlots
@@ -56,7 +57,7 @@ from flinkray.actors.shared.settings import (
 from flinkray.actors.shared.traces import Traces
 from flinkray.checkpoint.errors import CheckpointStorageError
 from flinkray.core.config import Configuration
-from flinkray.core.errors import FlinkRayError, JobStateError, RpcError
+from flinkray.core.errors import CoordinatorReplacedError, FlinkRayError, JobStateError, RpcError
 from flinkray.core.ids import (
     AllocationID,
     DispatcherId,
@@ -224,6 +225,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             services,
             spark_driver_factory,
             beginning=self._sources.beginning,
+            noted=self._slots.notes.acknowledged,
             on_replaced=self._replaced,
         )
         self._coordinators = CoordinatorRunner(
@@ -254,6 +256,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             self._checkpoints,
             self._coordinators,
             PastCoordinators(self, self._job_id, processes.source_enumerators),
+            PastDrivers(self, self._graph, processes.spark_drivers),
             self._sources,
             self._graph,
             configuration.get(JOB_MASTER_TAKEOVER_REPORT_TIMEOUT),

@@ -10,10 +10,9 @@ from flinkray.actors.coordinators.stream_coordinator_process import StreamCoordi
 from flinkray.actors.gateways.stream_coordinator import (
     STREAM_COORDINATOR_ENDPOINT,
     AdoptedCoordinator,
-    CoordinatorReplacedError,
     stream_coordinators_of_job,
 )
-from flinkray.core.errors import FlinkRayError, RpcError
+from flinkray.core.errors import CoordinatorReplacedError, FlinkRayError, RpcError
 from flinkray.core.ids import JobID, JobMasterId
 from flinkray.rpc import FencedRpcEndpoint
 from flinkray.scheduler.job.coordinator_events import CoordinatorID

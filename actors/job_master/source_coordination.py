@@ -11,14 +11,18 @@ from dataclasses import dataclass, field
 from flinkray.actors.coordinators.runner import CoordinatorRunner
 from flinkray.actors.coordinators.stream_coordinator_process import SourcesBeginning
 from flinkray.actors.gateways.stream_coordinator import (
-    CoordinatorReplacedError,
     CoordinatorSnapshot,
     KeptPart,
     RestoredCoordinators,
     StreamCoordinatorGateway,
 )
 from flinkray.actors.job_master.kept_parts import KeptParts
-from flinkray.core.errors import FlinkRayError, RpcConnectionError, RpcError
+from flinkray.core.errors import (
+    CoordinatorReplacedError,
+    FlinkRayError,
+    RpcConnectionError,
+    RpcError,
+)
 from flinkray.core.ids import ExecutionGraphID, JobMasterId, JobVertexID
 from flinkray.rpc import FencedRpcEndpoint
 from flinkray.scheduler.checkpoints.actions import RestoreCoordinators, SnapshotCoordinators

@@ -15,6 +15,7 @@ from flinkray.actors.coordinators.runner import CoordinatorRunner
 from flinkray.actors.coordinators.stream_coordinator_process import source_operator_of
 from flinkray.actors.job_master.checkpoint_carrier import CheckpointCarrier
 from flinkray.actors.job_master.past_coordinators import Adopted, PastCoordinators
+from flinkray.actors.job_master.past_drivers import AdoptedDriver, PastDrivers
 from flinkray.actors.job_master.past_pools import Left
 from flinkray.actors.job_master.reconciliation import Reconciliation
 from flinkray.actors.job_master.slots import JobMasterSlots
@@ -22,7 +23,7 @@ from flinkray.actors.job_master.source_coordination import SourceCoordination
 from flinkray.actors.job_master.stored_checkpoints import CheckpointsLostError
 from flinkray.actors.job_master.task_deployer import TaskDeployer
 from flinkray.core.errors import AttemptDisposedError
-from flinkray.core.ids import ExecutionAttemptID, JobMasterId
+from flinkray.core.ids import ExecutionAttemptID, JobMasterId, JobVertexID
 from flinkray.rpc import FencedRpcEndpoint
 from flinkray.scheduler.checkpoints.completed_checkpoints import CompletedCheckpoint
 from flinkray.scheduler.graph.job_graph import STREAM, JobGraph
@@ -59,6 +60,7 @@ class TakingOver:
         checkpoints: CheckpointCarrier,
         coordinators: CoordinatorRunner,
         past_coordinators: PastCoordinators,
+        past_drivers: PastDrivers,
         sources: SourceCoordination,
         graph: JobGraph,
         patience: float,
@@ -74,6 +76,7 @@ class TakingOver:
         self._checkpoints = checkpoints
         self._coordinators = coordinators
         self._past_coordinators = past_coordinators
+        self._past_drivers = past_drivers
         self._sources = sources
         self._graph = graph
         self._patience = patience
@@ -111,18 +114,25 @@ class TakingOver:
         adopting = self._job_master.create_task(
             steps.timed("coordinator", partial(self._adopted, left.notes)), "adopt the coordinator"
         )
+        adopting_drivers = self._job_master.create_task(
+            steps.timed("Spark drivers", partial(self._past_drivers.adopt, left.notes)),
+            "adopt Spark drivers",
+        )
         if left.notes is not None:
             places, patience = (*left.task_executors, *left.notes.task_executors), self._patience
             await steps.timed(
                 "reports", partial(self._reconciliation.all_reported, places, patience)
             )
-        adopted, begun = await adopting, await recovering
+        adopted, drivers, begun = await adopting, await adopting_drivers, await recovering
+        kept: tuple[AdoptedDriver, ...] = ()
         if begun is not None:
-            self._decide(left, adopted, begun, has_pool=has_pool)
+            kept = self._decide(left, adopted, drivers, begun, has_pool=has_pool)
         log.info("job %s: %s, after %s", self._graph.job_id, self._scheduler.status.name, steps)
         self._reconciliation.is_over()
         ending = self._past_coordinators.end_others(self._sources.owner)
         self._job_master.create_task(ending, "end past coordinators")
+        ending = self._past_drivers.end_others(kept)
+        self._job_master.create_task(ending, "end past Spark drivers")
         return begun is not None
 
     @property
@@ -150,9 +160,19 @@ class TakingOver:
     # --- the decision -----------------------------------------------------------------------------
 
     def _decide(
-        self, left: Left, adopted: Adopted | None, begun: dict[int, str], *, has_pool: bool
-    ) -> None:
-        """*has_pool*: the notes are a SlotPool's, and with them all that was kept."""
+        self,
+        left: Left,
+        adopted: Adopted | None,
+        drivers: dict[JobVertexID, AdoptedDriver],
+        begun: dict[int, str],
+        *,
+        has_pool: bool,
+    ) -> tuple[AdoptedDriver, ...]:
+        """*has_pool*: the notes are a SlotPool's, and with them all that was kept.
+
+        Returns:
+            The drivers that go on.
+        """
         notes, dead = left.notes, None
         if adopted is not None:
             place: SourceCoordinatorPlace | None = adopted.place
@@ -163,18 +183,25 @@ class TakingOver:
         if notes is not None:
             notes = replace(notes, source_coordinator=place)
         reports = self._reconciliation.reports
-        actions = self._scheduler.take_over(notes, left.finished, reports, self._now, begun)
+        actions = self._scheduler.take_over(
+            notes, left.finished, reports, self._now, begun, drivers.keys()
+        )
         for report in reports:
             self._deployer.adopted(report.location.resource_id, self._that_go_on(report))
+        kept: tuple[AdoptedDriver, ...] = ()
         if notes is None or self._scheduler.graph_id != notes.graph_id:
             self._sources.begins_anew()
             if dead is not None:
                 self._sources.gone(dead[0], "the job begins anew")
                 self._slots.notes.coordinator_is_gone(dead[0].attempt_number)
                 dead = None
-        elif notes.source_coordinator is not None:
-            for reset in self._resets(reports):
-                self._sources.reset(reset, are_known=True)
+        else:
+            kept = tuple(drivers.values())
+            for driver in kept:
+                self._coordinators.adopted(driver.coordinator, driver.address, driver.connected)
+            if notes.source_coordinator is not None:
+                for reset in self._resets(reports):
+                    self._sources.reset(reset, are_known=True)
         self._apply(actions)
         if dead is not None:
             self._slots.notes.coordinator_is_gone(dead[0].attempt_number)
@@ -182,6 +209,7 @@ class TakingOver:
             self._sources.gone(dead[0], cause, goes_on=True)
             self._apply(self._scheduler.coordinator_lost(dead[0], cause, self._now, goes_on=True))
         self._slots.count()
+        return kept
 
     def _adopt(self, adopted: Adopted, *, is_known: bool) -> None:
         coordinator, place = adopted.coordinator, adopted.place

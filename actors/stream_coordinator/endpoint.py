@@ -16,7 +16,6 @@ from flinkray.actors.gateways.stream_coordinator import (
     STREAM_COORDINATOR_ENDPOINT,
     AdoptedCoordinator,
     CollectorPlace,
-    CoordinatorReplacedError,
     CoordinatorSnapshot,
     Holders,
     KeptPart,
@@ -44,6 +43,7 @@ from flinkray.core.blobs import BlobKey
 from flinkray.core.captured_output import note_output
 from flinkray.core.error_text import message_of, traceback_of, type_of
 from flinkray.core.errors import (
+    CoordinatorReplacedError,
     FlinkRayError,
     RpcConnectionError,
     RpcError,

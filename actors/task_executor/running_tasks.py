@@ -69,12 +69,11 @@ class RunningTasks(TasksOfKind):
                     accepted.deployment.allocation_id,
                     accepted.deployment.coordinator_attempt,
                     accepted.vertex.invokable.configuration,
-                ),
-                job_master_id,
+                )
             )
 
-    def _start(self, task: RunnerTask, job_master_id: JobMasterId) -> None:
-        run = self._endpoint.create_task(self._run(task, job_master_id), f"task {task.attempt_id}")
+    def _start(self, task: RunnerTask) -> None:
+        run = self._endpoint.create_task(self._run(task), f"task {task.attempt_id}")
         running = self._tasks[task.attempt_id] = _RunningTask(task, run)
         self._kinds.setdefault(task.allocation_id, set()).add(task.kind)
         run.add_done_callback(lambda _: self._ended(running))
@@ -118,9 +117,9 @@ class RunningTasks(TasksOfKind):
     def forget_job(self, job_id: JobID) -> None:
         """Nothing is kept of a job but of its slots, which are cleaned up."""
 
-    async def _run(self, task: RunnerTask, job_master_id: JobMasterId) -> FlinkRayError | None:
+    async def _run(self, task: RunnerTask) -> FlinkRayError | None:
         try:
-            await self._runners[task.kind].run(task, job_master_id)
+            await self._runners[task.kind].run(task)
         except FlinkRayError as error:
             return error
         return None

@@ -13,7 +13,7 @@ from flinkray.actors.task_executor.host import TaskExecutorHost
 from flinkray.core import options
 from flinkray.core.config import Configuration
 from flinkray.core.errors import RpcConnectionError, RpcError
-from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID, JobMasterId
+from flinkray.core.ids import AllocationID, ExecutionAttemptID, JobID
 from flinkray.rpc import RpcService
 from flinkray.scheduler.graph.job_graph import SPARK, SPARK_SESSION
 from flinkray.spark.environment import STANDALONE
@@ -54,7 +54,7 @@ class TaskRunner(ABC):
     """Runs the tasks of one kind (``Invokable.kind``), on the TaskExecutor's main thread."""
 
     @abstractmethod
-    async def run(self, task: RunnerTask, job_master_id: JobMasterId) -> None:
+    async def run(self, task: RunnerTask) -> None:
         """Run a task to its end: returning is FINISHED, a TaskError FAILED, a cancellation
         CANCELED."""
 
@@ -88,7 +88,7 @@ class SparkExecutorTasks(TaskRunner):
         self._attempts: dict[JobID, set[str]] = {}
         """Those that have had an executor here since the job's slots were last freed."""
 
-    async def run(self, task: RunnerTask, job_master_id: JobMasterId) -> None:
+    async def run(self, task: RunnerTask) -> None:
         if SPARK_SESSION in task.configuration:  # its function's process is started by others
             await asyncio.get_running_loop().create_future()
         is_started_here = (
@@ -96,19 +96,18 @@ class SparkExecutorTasks(TaskRunner):
         )
         if not is_started_here:
             check_ray_starts_java()
-        present = (task.attempt_id.vertex.job_vertex_id, job_master_id, task.coordinator_attempt)
+        vertex_id, graph_id = task.attempt_id.vertex.job_vertex_id, task.attempt_id.graph_id
+        present = (vertex_id, graph_id, task.coordinator_attempt)
         self._attempts.setdefault(task.job_id, set()).add(attempt_name(*present))
         past = await self._rpc_service.run_blocking(past_attempts, task.job_id, *present)
         for attempt in past:
             await self._end_processes(task.job_id, attempt)
         if is_started_here:
             process = spark_driver_process(task.job_id, *present)
-            await self._run_executor(process, task.attempt_id.vertex.subtask_index, job_master_id)
+            await self._run_executor(process, task.attempt_id.vertex.subtask_index)
         await asyncio.get_running_loop().create_future()  # until it is cancelled
 
-    async def _run_executor(
-        self, driver_process: str, subtask_index: int, job_master_id: JobMasterId
-    ) -> None:
+    async def _run_executor(self, driver_process: str, subtask_index: int) -> None:
         """Returns when there is nothing to run here any more: the JobMaster will cancel the task.
 
         Raises:
@@ -121,21 +120,17 @@ class SparkExecutorTasks(TaskRunner):
             subtask_index, self._bundle_index, host.actor_id, node.node_id, node.node_ip
         )
         try:
-            driver = await self._connect(driver_process, job_master_id)
+            driver = await self._connect(driver_process)
             await run_executor(driver, slot, host.session_directory, host.logs_directory)
         except (RpcError, StageEndedError) as error:
             log.info("%s is not there any more: %s", driver_process, error)
 
-    async def _connect(
-        self, driver_process: str, job_master_id: JobMasterId
-    ) -> SparkExecutorsGateway:
+    async def _connect(self, driver_process: str) -> SparkExecutorsGateway:
         """The driver is being started while its tasks are deployed."""
         address = f"{driver_process}/{SPARK_DRIVER_ENDPOINT}"
         while True:
             try:
-                return await self._rpc_service.connect(
-                    address, SparkExecutorsGateway, job_master_id
-                )
+                return await self._rpc_service.connect(address, SparkExecutorsGateway)
             except RpcConnectionError:
                 await asyncio.sleep(_CONNECT_INTERVAL)
 

@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator
 from concurrent import futures
 
 from flinkray.actors.gateways.stream_coordinator import (
-    CoordinatorReplacedError,
     PrintedText,
     StreamCoordinatorGateway,
 )
-from flinkray.core.errors import FlinkRayError
+from flinkray.core.errors import CoordinatorReplacedError, FlinkRayError
 from flinkray.core.ids import JobMasterId
 from flinkray.rpc import RpcService
 from flinkray.streaming.records.elements import Barrier

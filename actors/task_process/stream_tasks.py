@@ -9,7 +9,6 @@ from contextlib import suppress
 
 from flinkray.actors.gateways.stream_coordinator import (
     CollectorPlace,
-    CoordinatorReplacedError,
     Holders,
     ReaderProgress,
     StreamCoordinatorGateway,
@@ -42,7 +41,7 @@ from flinkray.actors.task_process.task_metrics import ShownAs, TaskMetrics, io_m
 from flinkray.actors.task_process.task_runtime import TaskRuntime
 from flinkray.core import network_options
 from flinkray.core.config import Configuration
-from flinkray.core.errors import FlinkRayError
+from flinkray.core.errors import CoordinatorReplacedError, FlinkRayError
 from flinkray.core.ids import (
     ExecutionAttemptID,
     IntermediateDataSetID,

@@ -235,6 +235,13 @@ class AttemptDisposedError(FlinkRayError):
         return f"task {self.attempt} is not run by this JobMaster (any more)"
 
 
+class CoordinatorReplacedError(FlinkRayError):
+    """An operator coordinator belongs to another JobMaster of the job than the one that calls it,
+    or whose task does."""
+
+    retryable = True
+
+
 class PartitionProducerDisposedError(FlinkRayError):
     """A partition is of an attempt that has been replaced; the error names the current attempt."""
 

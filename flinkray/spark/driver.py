@@ -10,9 +10,9 @@ from collections.abc import Callable
 import psutil
 
 from flinkray.core.captured_output import note_output
-from flinkray.core.errors import FlinkRayError, RpcError
+from flinkray.core.errors import RpcError
 from flinkray.core.ids import JobMasterId
-from flinkray.rpc import FencedRpcEndpoint, RpcService
+from flinkray.rpc import RpcEndpoint, RpcService
 from flinkray.scheduler.job.coordinator_events import (
     CoordinatorEvent,
     CoordinatorFailure,
@@ -21,7 +21,6 @@ from flinkray.scheduler.job.coordinator_events import (
 from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress, SparkResult
 from flinkray.spark.gateway import (
     SPARK_DRIVER_ENDPOINT,
-    CoordinatorListenerGateway,
     ExecutorLaunch,
     ExecutorSlot,
     SparkDriverGateway,
@@ -31,6 +30,7 @@ from flinkray.spark.gateway import (
     SparkSessionGuest,
     SparkStageDescriptor,
 )
+from flinkray.spark.leader import JobMasterOfStage, job_master_of
 from flinkray.spark.ray_cluster import current_ray_context, place_of_this_process
 from flinkray.spark.session_guests import SparkSessionDesk
 from flinkray.spark.stage import SparkStage, StageListener, StageRun
@@ -44,6 +44,7 @@ async def create_spark_driver(rpc_service: RpcService, stage: SparkStageDescript
     ray = current_ray_context()
     note_output(stage.job_id, rpc_service.process_name)
     code = await fetch_code(rpc_service, stage)
+    await job_master_of(rpc_service, stage)
     session, access = None, None
     if stage.session is not None:
         session, access = await attach_to_session(rpc_service, stage)
@@ -60,17 +61,11 @@ async def create_spark_driver(rpc_service: RpcService, stage: SparkStageDescript
 async def attach_to_session(
     rpc_service: RpcService, stage: SparkStageDescriptor
 ) -> tuple[SparkSessionGateway, SparkSessionAccess]:
-    """Have this process be a guest; ends an earlier attempt of the stage.
+    """Have this process be a guest, whose JobMaster leads; ends an earlier attempt of the stage.
 
     Raises:
-        FencingTokenError, LeadershipLostError, RpcConnectionError: its JobMaster leads no more, and
-            is not to have the next one's attempt ended.
         SparkSessionEndedError: the session takes no guests.
     """
-    job_master = await rpc_service.connect(
-        stage.listener_address, CoordinatorListenerGateway, stage.job_master_id
-    )
-    await job_master.confirm_leadership()
     session = await rpc_service.connect(stage.session_address, SparkSessionGateway)
     guest = SparkSessionGuest(
         rpc_service.process_name,
@@ -81,11 +76,11 @@ async def attach_to_session(
     return session, await session.attach(guest)
 
 
-class SparkDriver(FencedRpcEndpoint[JobMasterId], SparkDriverGateway, SparkExecutorsGateway):
+class SparkDriver(RpcEndpoint, SparkDriverGateway, SparkExecutorsGateway):
     """Runs one attempt of a stage and tells the JobMaster of it, in order.
 
-    It lives until it is stopped, has failed, or its JobMaster is gone; whatever ends it, it first
-    ends everything that it has started.
+    It lives until it is stopped, has failed, or no JobMaster has adopted it for too long; whatever
+    ends it, it first ends everything that it has started.
     """
 
     def __init__(
@@ -97,21 +92,17 @@ class SparkDriver(FencedRpcEndpoint[JobMasterId], SparkDriverGateway, SparkExecu
         node_id: str = "",
     ) -> None:
         """*session*: to which the stage is attached, as a guest.  *node_id*: of this process."""
-        super().__init__(rpc_service, SPARK_DRIVER_ENDPOINT, stage.job_master_id)
+        super().__init__(rpc_service, SPARK_DRIVER_ENDPOINT)
         self._stage = stage
+        self._leader = JobMasterOfStage(self, stage, on_told=self._told, on_alone=self.close)
         self._run = create_run(self)
         self._session = session
         self._node_id = node_id
         self._desk: SparkSessionDesk | None = None
-        self._reports: asyncio.Queue[CoordinatorEvent] = asyncio.Queue()
         self._stopped: asyncio.Task[None] | None = None
 
     async def on_start(self) -> None:
-        listener = await self.connect(
-            self._stage.listener_address, CoordinatorListenerGateway, self._stage.job_master_id
-        )
-        self.watch(listener, self._on_job_master_lost)
-        self.create_task(self._send_reports(listener), name="reports to the JobMaster")
+        await self._leader.follow_first()
         if self._session is not None:
             self.watch(self._session, self._run.session_lost)
         if self._stage.held_session is not None:
@@ -122,10 +113,17 @@ class SparkDriver(FencedRpcEndpoint[JobMasterId], SparkDriverGateway, SparkExecu
     async def on_stop(self) -> None:
         await self._stop_spark()
 
-    async def request_heartbeat(self) -> None:
-        """The answer is all that is wanted."""
+    # --- orders -------------------------------------------------------------------------------
 
-    async def stop(self) -> None:
+    async def request_heartbeat(self, job_master_id: JobMasterId) -> None:
+        self._leader.refuse_others(job_master_id)
+        self._leader.lives()
+
+    async def adopt(self, job_master_id: JobMasterId, listener_address: str) -> None:
+        await self._leader.adopt(job_master_id, listener_address)
+
+    async def stop(self, job_master_id: JobMasterId) -> None:
+        self._leader.refuse_others(job_master_id)
         await self._stop_spark()
         self.close()
 
@@ -143,14 +141,6 @@ class SparkDriver(FencedRpcEndpoint[JobMasterId], SparkDriverGateway, SparkExecu
                 await self._session.leave(self.rpc_service.process_name)
             except RpcError as error:
                 log.info("the Spark session is not there any more: %s", error)
-
-    def _on_job_master_lost(self, reason: str) -> None:
-        log.warning(
-            "the JobMaster of job %s is gone (%s): its Spark driver ends",
-            self._stage.job_id,
-            reason,
-        )
-        self.close()
 
     # --- executors that TaskExecutors start ---------------------------------------------------
 
@@ -179,18 +169,8 @@ class SparkDriver(FencedRpcEndpoint[JobMasterId], SparkDriverGateway, SparkExecu
         self._report(failure)
 
     def _report(self, event: CoordinatorEvent) -> None:
-        self.run_async(lambda: self._reports.put_nowait(event))
+        self.run_async(lambda: self._leader.tell(event))
 
-    async def _send_reports(self, listener: CoordinatorListenerGateway) -> None:
-        while True:
-            event = await self._reports.get()
-            try:
-                await listener.coordinator_told(self._stage.coordinator, event)
-            except FlinkRayError as error:
-                # The JobMaster is gone, follows another leader session, or is deaf: this attempt
-                # can no longer matter to it.
-                self._on_job_master_lost(str(error))
-                return
-            if isinstance(event, CoordinatorFailure):
-                self.close()
-                return
+    def _told(self, event: CoordinatorEvent) -> None:
+        if isinstance(event, CoordinatorFailure):
+            self.close()

@@ -5,7 +5,14 @@ from __future__ import annotations
 from abc import abstractmethod
 
 from flinkray.core.blobs import BlobKey
-from flinkray.core.ids import JobID, JobMasterId, JobVertexID, ResultPartitionID, WorkerGroupId
+from flinkray.core.ids import (
+    ExecutionGraphID,
+    JobID,
+    JobMasterId,
+    JobVertexID,
+    ResultPartitionID,
+    WorkerGroupId,
+)
 from flinkray.core.message import message
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc.gateway import (
@@ -43,17 +50,17 @@ THROUGH = "through"
 """Its function is given the epochs of a stream, and what it makes of them another stream reads."""
 
 
-def attempt_name(vertex_id: JobVertexID, job_master_id: JobMasterId, attempt_number: int) -> str:
-    """Of an attempt of a Spark stage: ``<vertex>-<JobMaster>-<number>``; each JobMaster of a job
-    counts its attempts from 0."""
-    return f"{vertex_id.short()}-{job_master_id.short()}-{attempt_number}"
+def attempt_name(vertex_id: JobVertexID, graph_id: ExecutionGraphID, attempt_number: int) -> str:
+    """Of an attempt of a Spark stage: ``<vertex>-<execution graph>-<number>``; in each execution
+    graph of a job they are counted from 0."""
+    return f"{vertex_id.short()}-{graph_id.short()}-{attempt_number}"
 
 
 def spark_driver_process(
-    job_id: JobID, vertex_id: JobVertexID, job_master_id: JobMasterId, attempt_number: int
+    job_id: JobID, vertex_id: JobVertexID, graph_id: ExecutionGraphID, attempt_number: int
 ) -> str:
     """Name of the process of a stage attempt's driver."""
-    return f"{spark_drivers_of_job(job_id)}{attempt_name(vertex_id, job_master_id, attempt_number)}"
+    return f"{spark_drivers_of_job(job_id)}{attempt_name(vertex_id, graph_id, attempt_number)}"
 
 
 def spark_drivers_of_job(job_id: JobID) -> str:
@@ -118,6 +125,9 @@ class SparkStageDescriptor:
     listener_address: str
     """Address of the JobMaster (a :class:`CoordinatorListenerGateway`)."""
     job_master_id: JobMasterId
+    """Of the JobMaster that has started the attempt."""
+    graph_id: ExecutionGraphID
+    """Of the job."""
     worker_group: WorkerGroupId
     """The placement group of the job's slots; bundle i is the slot of executor i."""
     parallelism: int
@@ -152,11 +162,13 @@ class SparkStageDescriptor:
     """The name of the session that the stage keeps open for guests; None: it is no session."""
     session_idle_timeout: float = 0.0
     """Seconds without guests after which such a session ends."""
+    takeover_timeout: float = 0.0
+    """Seconds for which the attempt goes on without a JobMaster, until another one adopts it."""
 
     @property
     def attempt_name(self) -> str:
         """See :func:`attempt_name`."""
-        return attempt_name(self.vertex_id, self.job_master_id, self.attempt_number)
+        return attempt_name(self.vertex_id, self.graph_id, self.attempt_number)
 
     @property
     def coordinator(self) -> CoordinatorID:
@@ -195,8 +207,9 @@ class ExecutorLaunch:
     """Variables beside those of the TaskExecutor."""
 
 
-class SparkExecutorsGateway(FencedRpcGateway):
-    """Of a stage whose executors are started by the TaskExecutors of its slots."""
+class SparkExecutorsGateway(RpcGateway):
+    """Of a stage whose executors are started by the TaskExecutors of its slots.  They know the
+    attempt by the name of its driver's process."""
 
     @abstractmethod
     @ask_timeout(600.0)
@@ -220,18 +233,32 @@ class SparkExecutorsGateway(FencedRpcGateway):
         """
 
 
-class SparkDriverGateway(FencedRpcGateway):
-    """A Spark driver: one process, one SparkSession, one attempt of one stage; fenced by the
-    JobMasterId of the JobMaster that has started it."""
+class SparkDriverGateway(RpcGateway):
+    """A Spark driver: one process, one SparkSession, one attempt of one stage.
+
+    It takes orders of one JobMaster of the job, at first of the one that has started it; all others
+    get CoordinatorReplacedError.
+    """
 
     @abstractmethod
-    async def request_heartbeat(self) -> None:
+    async def request_heartbeat(self, job_master_id: JobMasterId) -> None:
         """Answer, whatever Spark does at the moment."""
 
     @abstractmethod
     @ask_timeout(60.0)
     @runs_to_completion
-    async def stop(self) -> None:
+    async def adopt(self, job_master_id: JobMasterId, listener_address: str) -> None:
+        """Take orders of that JobMaster from now on, and tell it all that matters of what was told
+        before.  The driver asks it whether it leads.
+
+        Raises:
+            FencingTokenError, LeadershipLostError, RpcConnectionError: it does not.
+        """
+
+    @abstractmethod
+    @ask_timeout(60.0)
+    @runs_to_completion
+    async def stop(self, job_master_id: JobMasterId) -> None:
         """Cancel what runs, end the session, JVM and Python workers; then the process ends."""
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from flinkray.core.ids import JobID, JobMasterId, JobVertexID
+from flinkray.core.ids import ExecutionGraphID, JobID, JobVertexID
 
 JOB_VARIABLE = "FLINKRAY_JOB_ID"
 ATTEMPT_VARIABLE = "FLINKRAY_SPARK_ATTEMPT"
@@ -101,22 +101,22 @@ def end_leftovers(
 
 
 def past_attempts(
-    job_id: JobID, vertex_id: JobVertexID, job_master_id: JobMasterId, attempt_number: int
+    job_id: JobID, vertex_id: JobVertexID, graph_id: ExecutionGraphID, attempt_number: int
 ) -> tuple[str, ...]:
     """Names of the attempts that have processes on this node and are over when the given one runs.
 
-    They are those of other JobMasters of the job, and the vertex's earlier ones.
+    They are those of other execution graphs of the job, and the vertex's earlier ones.
     """
-    present = (vertex_id.short(), job_master_id.short())
+    present = (vertex_id.short(), graph_id.short())
     past = set()
     for process in leftover_processes(job_id):
         attempt = _attempt_of(process)
         if not attempt:
             continue
         vertex, _, rest = attempt.partition("-")
-        master, _, number = rest.partition("-")
+        graph, _, number = rest.partition("-")
         is_earlier = number.isdecimal() and int(number) < attempt_number
-        if master != present[1] or ((vertex, master) == present and is_earlier):
+        if graph != present[1] or ((vertex, graph) == present and is_earlier):
             past.add(attempt)
     return tuple(sorted(past))
 

@@ -30,7 +30,6 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import JobMasterId
 from flinkray.file_results import (
     Epoch,
@@ -41,7 +40,7 @@ from flinkray.file_results import (
     read_batches,
     share_of,
 )
-from flinkray.rpc import FencedRpcEndpoint, RpcService
+from flinkray.rpc import RpcEndpoint, RpcService
 from flinkray.scheduler.job.coordinator_events import (
     CoordinatorEvent,
     CoordinatorFailure,
@@ -50,11 +49,11 @@ from flinkray.scheduler.job.coordinator_events import (
 from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress, SparkResult
 from flinkray.spark.epochs import EpochHandOver, EpochTaker, WritesItself, handed_over_before
 from flinkray.spark.gateway import (
-    CoordinatorListenerGateway,
     SparkDriverGateway,
     SparkStageDescriptor,
 )
 from flinkray.spark.inputs import missing_of
+from flinkray.spark.leader import JobMasterOfStage, job_master_of
 from flinkray.spark.micro_batches import EpochsToBatches, gone_through_before
 from flinkray.spark.result import input_failure, system_failure, user_failure
 from flinkray.spark.user_code import fetch_code, load_function
@@ -74,14 +73,12 @@ async def create_scripted_spark_driver(
     rpc_service: RpcService, descriptor: SparkStageDescriptor
 ) -> ScriptedSparkDriver:
     """Factory, in place of the real driver's."""
-    listener = await rpc_service.connect(
-        descriptor.listener_address, CoordinatorListenerGateway, descriptor.job_master_id
-    )
     code = await fetch_code(rpc_service, descriptor)
-    return ScriptedSparkDriver(rpc_service, descriptor, code, listener)
+    await job_master_of(rpc_service, descriptor)
+    return ScriptedSparkDriver(rpc_service, descriptor, code)
 
 
-class ScriptedSparkDriver(FencedRpcEndpoint[JobMasterId], SparkDriverGateway):
+class ScriptedSparkDriver(RpcEndpoint, SparkDriverGateway):
     """See the module's docstring."""
 
     def __init__(
@@ -89,26 +86,29 @@ class ScriptedSparkDriver(FencedRpcEndpoint[JobMasterId], SparkDriverGateway):
         rpc_service: RpcService,
         descriptor: SparkStageDescriptor,
         code: bytes,
-        listener: CoordinatorListenerGateway,
     ) -> None:
-        super().__init__(rpc_service, "sparkdriver", descriptor.job_master_id)
+        super().__init__(rpc_service, "sparkdriver")
         self._code = code
         self._descriptor = descriptor
-        self._listener = listener
+        self._leader = JobMasterOfStage(
+            self, descriptor, on_told=lambda _: None, on_alone=self.close
+        )
         self._rpc_service = rpc_service
         self._rows: list[str] = []
 
     async def on_start(self) -> None:
-        self.watch(self._listener, self._listener_terminated)
+        await self._leader.follow_first()
         self.create_task(self._follow())
 
-    def _listener_terminated(self, reason: str) -> None:
-        self.close()
+    async def request_heartbeat(self, job_master_id: JobMasterId) -> None:
+        self._leader.refuse_others(job_master_id)
+        self._leader.lives()
 
-    async def request_heartbeat(self) -> None:
-        """The answer is all that is wanted."""
+    async def adopt(self, job_master_id: JobMasterId, listener_address: str) -> None:
+        await self._leader.adopt(job_master_id, listener_address)
 
-    async def stop(self) -> None:
+    async def stop(self, job_master_id: JobMasterId) -> None:
+        self._leader.refuse_others(job_master_id)
         self.close()
 
     async def _follow(self) -> None:
@@ -118,13 +118,11 @@ class ScriptedSparkDriver(FencedRpcEndpoint[JobMasterId], SparkDriverGateway):
             else:
                 await self._hand_epochs_over(self._descriptor.epochs_location)
         except (FileResultLostError, OSError) as error:
-            await self._tell(await self._rpc_service.run_blocking(self._failure, error))
-        except FlinkRayError as error:
-            self._listener_terminated(str(error))
+            self._tell(await self._rpc_service.run_blocking(self._failure, error))
 
     async def _hand_epochs_over(self, location: str) -> None:
         stopping = threading.Event()
-        await self._tell(SparkExecutors(self._executors()))
+        self._tell(SparkExecutors(self._executors()))
         work = self._rpc_service.run_blocking(self._hand_over, location, stopping)
         working = asyncio.ensure_future(work)
         try:
@@ -132,7 +130,7 @@ class ScriptedSparkDriver(FencedRpcEndpoint[JobMasterId], SparkDriverGateway):
         finally:
             stopping.set()
         error = working.exception()
-        await self._tell(working.result() if error is None else user_failure(error))
+        self._tell(working.result() if error is None else user_failure(error))
 
     def _hand_over(self, location: str, stopping: threading.Event) -> SparkResult:
         stage = self._descriptor
@@ -174,11 +172,11 @@ class ScriptedSparkDriver(FencedRpcEndpoint[JobMasterId], SparkDriverGateway):
         for step in steps:
             verb, _, argument = step.partition(" ")
             if verb == "register":
-                await self._tell(SparkExecutors(self._executors()))
+                self._tell(SparkExecutors(self._executors()))
             elif verb == "lose":
-                await self._tell(SparkExecutors(self._executors(without=int(argument))))
+                self._tell(SparkExecutors(self._executors(without=int(argument))))
             elif verb == "progress":
-                await self._tell(SparkProgress(completed_tasks=int(argument)))
+                self._tell(SparkProgress(completed_tasks=int(argument)))
             elif verb == "read":
                 self._rows += await self._rpc_service.run_blocking(self._read)
             elif verb == "row":
@@ -187,10 +185,10 @@ class ScriptedSparkDriver(FencedRpcEndpoint[JobMasterId], SparkDriverGateway):
                 if self._descriptor.is_result_read:
                     await self._rpc_service.run_blocking(self._write)
                 rows = len(self._rows) if self._rows else None
-                await self._tell(SparkResult(location=None, num_rows=rows, schema_json=None))
+                self._tell(SparkResult(location=None, num_rows=rows, schema_json=None))
             elif verb == "fail":
                 text = argument
-                await self._tell(
+                self._tell(
                     CoordinatorFailure("ValueError", text, "Traceback …", is_user_error=True)
                 )
             elif verb == "pause":
@@ -198,8 +196,8 @@ class ScriptedSparkDriver(FencedRpcEndpoint[JobMasterId], SparkDriverGateway):
             elif verb != "wait":
                 raise ValueError(f"no such step in the script: {step!r}")
 
-    async def _tell(self, event: CoordinatorEvent) -> None:
-        await self._listener.coordinator_told(self._descriptor.coordinator, event)
+    def _tell(self, event: CoordinatorEvent) -> None:
+        self._leader.tell(event)
 
     def _executors(self, without: int | None = None) -> tuple[SparkExecutorInfo, ...]:
         return tuple(

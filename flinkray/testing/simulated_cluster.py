@@ -20,7 +20,7 @@ from flinkray.actors.task_executor.endpoint import TaskExecutor
 from flinkray.actors.task_executor.host import TaskExecutorHost
 from flinkray.actors.task_executor.task_runners import RunnerTask, TaskRunner
 from flinkray.core.errors import RpcConnectionError, RpcError
-from flinkray.core.ids import JobID, JobMasterId, WorkerGroupId
+from flinkray.core.ids import JobID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc import EndpointSpec, RpcEndpoint
 from flinkray.scheduler.graph.job_graph import SPARK
@@ -184,7 +184,7 @@ class SimulatedTask(TaskRunner):
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
 
-    async def run(self, task: RunnerTask, job_master_id: JobMasterId) -> None:
+    async def run(self, task: RunnerTask) -> None:
         await asyncio.get_running_loop().create_future()
 
     async def clean_up(self, job_id: JobID) -> None:

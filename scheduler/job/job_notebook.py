@@ -9,13 +9,16 @@ from flinkray.scheduler.execution.execution_graph import ExecutionGraph
 from flinkray.scheduler.job.job_record import JobRecord
 from flinkray.scheduler.job.transition_loop import Steps
 from flinkray.scheduler.job.transitions import (
+    CoordinatorTold,
     ResetRegions,
     SendDeployments,
     StopEverything,
 )
 from flinkray.scheduler.shared.slots import WorkerLocation
+from flinkray.scheduler.shared.spark_reports import SparkResult
 from flinkray.scheduler.shared.taking_over import (
     NOT_DEPLOYED,
+    CoordinatorAttempt,
     JobNotes,
     SourceCoordinatorPlace,
 )
@@ -72,6 +75,11 @@ class JobNotebook:
         self._is_new = self._is_being_scaled = True
         return ()
 
+    def coordinator_told(self, transition: CoordinatorTold, now: float) -> Steps:
+        """It may be the job's result."""
+        self._is_new |= isinstance(transition.event, SparkResult)
+        return ()
+
     def to_be_noted(self) -> None:
         """Whatever has changed."""
         self._is_new = True
@@ -97,6 +105,12 @@ class JobNotebook:
             self._is_being_scaled,
             self._record.restarts,
             self._record.failovers,
+            tuple(
+                CoordinatorAttempt(vertex.vertex.vertex_id, vertex.coordinator_attempt)
+                for vertex in graph.vertices
+                if vertex.is_coordinated and self._attempts[vertex.first]
+            ),
+            self._record.result,
         )
 
     def _task_executors(self) -> Iterable[WorkerLocation]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from flinkray.core.errors import (
@@ -227,7 +227,7 @@ class JobScheduler:
         wire(t.CancellationsFailed, reports.cancellations_failed)
         wire(t.CoordinatorStarted, coordinators.started)
         wire(t.CoordinatorGone, coordinators.gone)
-        wire(t.CoordinatorTold, coordinators.told)
+        wire(t.CoordinatorTold, coordinators.told, notebook.coordinator_told)
         wire(t.RestartDelayOver, failover.delay_is_over)
         wire(t.FormatsPauseOver, self._formats.pause_over)
         # checkpoints
@@ -247,6 +247,7 @@ class JobScheduler:
         wire(t.KvStatesUnregistered, self._kv_states.unregistered)
         # taking over
         wire(t.AttemptsAdopted, region_slots.attempts_adopted, execution.attempts_adopted)
+        wire(t.CoordinatorsAdopted, coordinators.adopted)
         wire(t.CheckpointsAdopted, checkpoints.adopted)
         # regions
         wire(t.BeginExecution, self._begin)
@@ -337,6 +338,7 @@ class JobScheduler:
         reports: Iterable[TaskExecutorReport],
         now: float,
         begun_checkpoints: Mapping[int, str] = NOTHING_BEGUN,
+        coordinated: Collection[JobVertexID] = (),
     ) -> list[JobSchedulerAction]:
         """In place of ``start``: go on with what runs of an earlier JobMaster's work.
 
@@ -353,6 +355,8 @@ class JobScheduler:
                 of their registration.
             begun_checkpoints: ids after the last recovered checkpoint that were given, with the
                 directory that each has as a checkpoint of the job.
+            coordinated: vertices whose coordinators are there, in the attempts of the notes, and
+                this JobMaster's by now.  What those were told goes on to be told after this.
 
         AdoptSlots comes first; NoteJob and NoteFinished are told to this JobMaster's own SlotPool.
         """
@@ -362,7 +366,9 @@ class JobScheduler:
         if notes is not None:
             self._job.follow(restarts=notes.restarts, failovers=notes.failovers + 1)
         try:
-            step = self._take_over_or_raise(notes, finished, reports, now, begun_checkpoints)
+            step = self._take_over_or_raise(
+                notes, finished, reports, now, begun_checkpoints, coordinated
+            )
         except CannotTakeOverError as error:
             return self._begin_anew(str(error), notes, reports, now)
         return self._work_on("take_over", now, step)
@@ -374,6 +380,7 @@ class JobScheduler:
         reports: tuple[TaskExecutorReport, ...],
         now: float,
         begun_checkpoints: Mapping[int, str],
+        coordinated: Collection[JobVertexID],
     ) -> t.TakeOverJob:
         obstacle = why_not(self._job_graph, notes)
         if notes is None or obstacle is not None:
@@ -381,7 +388,7 @@ class JobScheduler:
         graph = self._noted_graph(notes, now)
         regions = PipelinedRegions(graph)
         slots = RegionSlots(graph, regions)
-        take_over = TakeOver(graph, notes, regions, slots.groups)
+        take_over = TakeOver(graph, notes, regions, slots.groups, coordinated)
         plan = take_over.plan(finished, reports)
         for vertex in graph.vertices:
             at_work = plan.max_parallelism.get(vertex.vertex.vertex_id)
@@ -392,7 +399,7 @@ class JobScheduler:
         graph.restores = notes.restores
         self._build(graph, takeovers=notes.takeovers + 1, regions=regions, slots=slots)
         self._outbox.notebook.adopt(notes)
-        return t.TakeOverJob(plan, notes, begun_checkpoints)
+        return t.TakeOverJob(plan, notes, begun_checkpoints, coordinated)
 
     def _noted_graph(self, notes: JobNotes, now: float) -> ExecutionGraph:
         """The execution graph of the notes.
@@ -805,6 +812,13 @@ class JobScheduler:
             adopted,
             *self._job.change(JobStatus.RUNNING, now, plan.summary),
         ]
+        if notes.coordinators:
+            self._job.result = notes.result
+            steps.append(
+                t.CoordinatorsAdopted(
+                    notes.coordinators, transition.coordinated, plan.finished_stages
+                )
+            )
         finished, failed = plan.ends
         if finished:
             steps.append(t.TasksReported(finished))

@@ -27,6 +27,7 @@ from flinkray.scheduler.job.transition_loop import Step, Steps
 from flinkray.scheduler.job.transitions import (
     CancelRegions,
     CoordinatorGone,
+    CoordinatorsAdopted,
     CoordinatorStarted,
     CoordinatorTold,
     DeployRegion,
@@ -177,6 +178,13 @@ class RegionCoordinator(OperatorCoordinator):
         """The vertex has its slots, in the order of its subtasks."""
 
     @abstractmethod
+    def adopted(
+        self, attempt_number: int, now: float, *, is_there: bool, is_finished: bool
+    ) -> Steps:
+        """Attempts up to that one were an earlier JobMaster's; the last one is this one's if it
+        *is_there*."""
+
+    @abstractmethod
     def slots_of(self, slots: tuple[AllocatedSlot, ...]) -> tuple[AllocatedSlot, ...]:
         """Those of its vertex among the slots of the region."""
 
@@ -243,6 +251,18 @@ class OperatorCoordinators:
         """The same, and it is to end: the next attempt begins when it has."""
         self.adopt(kind, attempt_number, now)
         return self._all[kind, None].stop(now)
+
+    def adopted(self, transition: CoordinatorsAdopted, now: float) -> Steps:
+        """Those of regions."""
+        steps: list[Step] = []
+        for attempt in transition.attempts:
+            steps += self._by_vertex[attempt.vertex_id].adopted(
+                attempt.attempt_number,
+                now,
+                is_there=attempt.vertex_id in transition.there,
+                is_finished=attempt.vertex_id in transition.finished,
+            )
+        return steps
 
     # --- what people ask --------------------------------------------------------------------------
 

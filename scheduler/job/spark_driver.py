@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from flinkray.core.ids import WorkerGroupId
 from flinkray.scheduler.execution.execution_graph import (
+    Execution,
     ExecutionGraph,
     ExecutionJobVertex,
     ExecutionVertex,
@@ -23,6 +24,7 @@ from flinkray.scheduler.job.coordinator_events import (
 )
 from flinkray.scheduler.job.deployment import partition_locations
 from flinkray.scheduler.job.job_record import JobRecord
+from flinkray.scheduler.job.job_scheduler_actions import NoteFinished
 from flinkray.scheduler.job.operator_coordinators import RegionCoordinator
 from flinkray.scheduler.job.region_slots import failure_of
 from flinkray.scheduler.job.transition_loop import Step, Steps
@@ -40,6 +42,8 @@ from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import AllocatedSlot
 from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress, SparkResult
 from flinkray.scheduler.shared.states import ExecutionState
+from flinkray.scheduler.shared.taking_over import FinishedTask
+from flinkray.scheduler.shared.tasks import TaskExecutionState
 
 _DEPLOYED = (ExecutionState.DEPLOYING, ExecutionState.RUNNING)
 
@@ -87,6 +91,28 @@ class SparkDriverCoordinator(RegionCoordinator):
         self._vertex.coordinator_attempt = self.attempt_number
         self._vertex.coordinator_is_there = True
         return [CoordinatorsBegan(self.region, 1), *steps]
+
+    def adopted(
+        self, attempt_number: int, now: float, *, is_there: bool, is_finished: bool
+    ) -> Steps:
+        """What it told the earlier JobMaster, it tells again."""
+        vertex = self._vertex
+        vertex.coordinator_attempt = attempt_number
+        steps: list[Step] = []
+        if is_there:
+            self.adopt(attempt_number, now)
+            vertex.coordinator_is_there = True
+            steps.append(CoordinatorsBegan(self.region, 1))
+        else:
+            self.attempt_number = attempt_number
+        if not is_finished:
+            return steps
+        executions = vertex.executions
+        for execution in executions:
+            execution.finish(now)
+        noted = NoteFinished(tuple(map(self._noted, executions)))
+        steps += [noted, *self.stop(now), AttemptsOver(executions)]
+        return steps if is_there else [*steps, ResultsFinished(executions)]
 
     def _inputs(self) -> tuple[CoordinatorInput, ...]:
         """What the stage reads: of subtask 0, which stands for all of them."""
@@ -189,7 +215,19 @@ class SparkDriverCoordinator(RegionCoordinator):
         executions = self._vertex.executions
         for execution in executions:
             execution.finish(now)
-        return [*self.stop(now), SendCancellations(executions), AttemptsOver(executions)]
+        return [
+            NoteFinished(tuple(map(self._noted, executions))),
+            *self.stop(now),
+            SendCancellations(executions),
+            AttemptsOver(executions),
+        ]
+
+    def _noted(self, execution: Execution) -> FinishedTask:
+        assert execution.slot is not None
+        job_id, finished = self._graph.job_graph.job_id, ExecutionState.FINISHED
+        return FinishedTask(
+            TaskExecutionState(job_id, execution.attempt_id, finished), execution.slot
+        )
 
     def _failed(self, event: CoordinatorFailure, now: float) -> Steps:
         """What stands for the subtasks is cancelled, as when they finish; what is being cancelled

@@ -119,6 +119,8 @@ class TakeOverPlan:
     kv_states: list[KvStateRegistration] = field(default_factory=list)
     max_parallelism: dict[JobVertexID, int] = field(default_factory=dict)
     """As tasks were deployed with last."""
+    finished_stages: list[JobVertexID] = field(default_factory=list)
+    """Coordinated vertices of which all subtasks have finished."""
 
     @property
     def deployed(self) -> set[int]:
@@ -152,8 +154,6 @@ def why_not(job_graph: JobGraph, notes: JobNotes | None) -> str | None:
     """Why nothing of the job can go on, whatever is reported; None: it may."""
     if notes is None:
         return "its last JobMaster has left no notes"
-    if job_graph.has_coordinated_vertices:
-        return "it has Spark stages, whose drivers end with their JobMaster"
     if any(vertex.master_format is not None for vertex in job_graph.vertices):
         return "it has formats whose work is kept by its JobMaster"
     if job_graph.has_stream_sources and notes.source_coordinator is None:
@@ -224,8 +224,10 @@ class TakeOver:
         notes: JobNotes,
         regions: PipelinedRegions,
         sharing: Iterable[ExecutionSlotSharingGroup],
+        coordinated: Collection[JobVertexID] = (),
     ) -> None:
         """*graph*: with the id and the parallelisms of the notes.  *sharing*: of all its subtasks.
+        *coordinated*: vertices whose coordinators are there.
 
         Raises:
             CannotTakeOverError: the notes are of another graph.
@@ -233,6 +235,7 @@ class TakeOver:
         self._graph = graph
         self._notes = notes
         self._regions = regions
+        self._coordinated = coordinated
         self._noted = unpack_numbers(notes.attempts)
         if len(self._noted) != len(graph.subtasks):
             raise CannotTakeOverError(
@@ -263,6 +266,8 @@ class TakeOver:
         """
         plan = TakeOverPlan()
         seen: dict[int, None] = {}
+        finished = tuple(finished)
+        self._add_finished_stages(plan, finished, seen)
         for report in reports:
             plan.kv_states += report.kv_states
             slots = {slot.allocation_id: slot for slot in report.slots}
@@ -349,6 +354,8 @@ class TakeOver:
             plan.missing.append((ordinal, f"it runs in {where} ({allocation_id})"))
             return
         state = task.state if task.state in _RUNS else ExecutionState.RUNNING
+        if vertex.job_vertex.is_coordinated:  # the coordinator says whether it runs
+            state = ExecutionState.DEPLOYING
         plan.running.append(RunningAttempt(ordinal, slot, state, task.awaits_checkpoint))
         contradiction = self._contradiction(vertex, found, agreed)
         if contradiction is not None:
@@ -372,6 +379,9 @@ class TakeOver:
             return "it was being cancelled"
         if task.is_stopping:
             return "it was told to stop with a savepoint that nobody completes"
+        of_vertex = vertex.job_vertex
+        if of_vertex.is_coordinated and of_vertex.vertex.vertex_id not in self._coordinated:
+            return "its Spark driver was lost"
         if task.deployment.restores != self._notes.restores:
             return (
                 f"it was deployed when the sources had been restored {task.deployment.restores} "
@@ -411,6 +421,26 @@ class TakeOver:
             return None
         return f"it reads from other attempts of {name} than those that count"
 
+    def _add_finished_stages(
+        self, plan: TakeOverPlan, finished: Iterable[FinishedTask], seen: dict[int, None]
+    ) -> None:
+        """Those that a coordinator has finished, all together: what TaskExecutors had in their
+        place was cancelled, or is going to be."""
+        by_ordinal: dict[int, FinishedTask] = {}
+        for task in finished:
+            attempt_id = task.state.attempt_id
+            if attempt_id.graph_id == self._graph.graph_id:
+                ordinal = self._ordinal_of(attempt_id)
+                if ordinal is not None and attempt_id.attempt_number + 1 == self._noted[ordinal]:
+                    by_ordinal[ordinal] = task
+        for vertex in self._graph.vertices:
+            if vertex.is_coordinated and all(o in by_ordinal for o in vertex.ordinals):
+                plan.finished_stages.append(vertex.vertex.vertex_id)
+                for ordinal in vertex.ordinals:
+                    seen[ordinal] = None
+                    task = by_ordinal[ordinal]
+                    plan.ended.append(EndedAttempt(ordinal, task.slot, task.state))
+
     def _add_finished(
         self, plan: TakeOverPlan, finished: Iterable[FinishedTask], seen: dict[int, None]
     ) -> None:
@@ -421,6 +451,8 @@ class TakeOver:
                 continue
             ordinal = self._ordinal_of(attempt_id)
             if ordinal is None or ordinal in seen:
+                continue
+            if self._graph.subtasks[ordinal].job_vertex.is_coordinated:  # not all of its stage
                 continue
             if attempt_id.attempt_number + 1 == self._noted[ordinal]:
                 seen[ordinal] = None

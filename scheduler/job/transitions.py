@@ -13,6 +13,7 @@ from flinkray.checkpoint.handles import StateLocation
 from flinkray.core.ids import (
     AllocationID,
     ExecutionAttemptID,
+    JobVertexID,
     ResourceID,
     ResultPartitionID,
 )
@@ -32,7 +33,7 @@ from flinkray.scheduler.job.transition_loop import Phase, Transition
 from flinkray.scheduler.shared.failure import Failure
 from flinkray.scheduler.shared.slots import AllocatedSlot, ResourceShortage, WorkerLocation
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
-from flinkray.scheduler.shared.taking_over import JobNotes
+from flinkray.scheduler.shared.taking_over import CoordinatorAttempt, JobNotes
 from flinkray.scheduler.shared.tasks import TaskExecutionState
 from flinkray.scheduler.slots.slot_requests import SlotEvent
 
@@ -300,6 +301,8 @@ class TakeOverJob(Transition):
     plan: TakeOverPlan
     notes: JobNotes
     begun_checkpoints: Mapping[int, str]
+    coordinated: Collection[JobVertexID]
+    """Vertices whose coordinators are there."""
     holds_much = True
 
     def __str__(self) -> str:
@@ -317,6 +320,17 @@ class AttemptsAdopted(Transition):
     """They fail next."""
     free: tuple[AllocatedSlot, ...]
     """Slots of the job that nothing uses."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorsAdopted(Transition):
+    """An earlier JobMaster has started coordinators of regions."""
+
+    attempts: Collection[CoordinatorAttempt]
+    there: Collection[JobVertexID]
+    """Those that are this JobMaster's by now; all others are gone."""
+    finished: Collection[JobVertexID]
+    """Those of which all subtasks have finished; they are adopted as running."""
 
 
 @dataclass(frozen=True, slots=True)

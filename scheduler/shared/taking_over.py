@@ -5,10 +5,11 @@ See ``docs/design/0051-taking-over.md``.
 
 from __future__ import annotations
 
-from flinkray.core.ids import ExecutionGraphID, JobMasterId
+from flinkray.core.ids import ExecutionGraphID, JobMasterId, JobVertexID
 from flinkray.core.kv_states import KvStateRegistration
 from flinkray.core.message import message
 from flinkray.scheduler.shared.slots import AllocatedSlot, WorkerLocation
+from flinkray.scheduler.shared.spark_reports import SparkResult
 from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import SharedPart, TaskDeployment, TaskExecutionState
 
@@ -26,6 +27,14 @@ class SourceCoordinatorPlace:
     nobody has asked it yet."""
     has_readers: bool = True
     """Whether any task has asked it for splits since then, as it says itself."""
+
+
+@message
+class CoordinatorAttempt:
+    """The last attempt of the coordinator of a vertex: its Spark driver."""
+
+    vertex_id: JobVertexID
+    attempt_number: int
 
 
 NOT_DEPLOYED = 1 << 31
@@ -60,6 +69,10 @@ class JobNotes:
     """Of the job, or of regions of it, so far."""
     failovers: int = 0
     """How many JobMasters have died before."""
+    coordinators: tuple[CoordinatorAttempt, ...] = ()
+    """Of the coordinated vertices that were ever deployed in this execution graph."""
+    result: SparkResult | None = None
+    """What a Spark stage has told that nothing of the job reads."""
 
 
 @message

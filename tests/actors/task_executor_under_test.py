@@ -74,7 +74,7 @@ class TestingRunner(TaskRunner):
         self.is_stubborn = False
         """Whether being cancelled does not end a task."""
 
-    async def run(self, task: RunnerTask, job_master_id: JobMasterId) -> None:
+    async def run(self, task: RunnerTask) -> None:
         end = asyncio.get_running_loop().create_future()
         self.failures[task.attempt_id] = end
         if not self.is_stubborn:

@@ -92,8 +92,6 @@ from flinkray.scheduler.shared.tasks import (
     VertexInformation,
     attempt_of,
 )
-from flinkray.spark.driver import SparkDriver
-from flinkray.spark.gateway import SparkDriverGateway
 from flinkray.spark.user_code import dump_function
 from flinkray.testing import TestingGateway
 from flinkray.testing.cluster_under_test import scripted_job
@@ -140,7 +138,6 @@ FENCED: dict[type[FencedRpcEndpoint[Any]], type[FencedRpcGateway]] = {
     JobMaster: JobMasterGateway,
     ResourceManager: ResourceManagerGateway,
     SlotPool: SlotPoolGateway,
-    SparkDriver: SparkDriverGateway,
     UserCodeProcess: UserCodeProcessGateway,
 }
 FENCED_METHODS = [

@@ -103,6 +103,7 @@ EXCEPTIONS: dict[str, str] = {
     "JobMasterGateway.slots_changed": (
         "its own SlotPool calls it, which has its token; the pool's number tells a past pool"
     ),
+    "CoordinatorListenerGateway.confirm_leadership": READS,
     "CoordinatorListenerGateway.coordinator_told": (
         "operator coordinators call it, which lead nothing; the number tells an attempt of the past"
     ),
@@ -153,11 +154,10 @@ EXCEPTIONS: dict[str, str] = {
         f"UserCodeProcessGateway.{name}": OWN
         for name in ("request_heartbeat", "stop", "initialize", "finalize", "aggregate")
     },
-    "SparkDriverGateway.request_heartbeat": OWN,
-    "SparkDriverGateway.stop": OWN,
     **{
         f"SparkExecutorsGateway.{name}": (
-            "the name of the driver's process has the JobMaster and the attempt of the task in it"
+            "the name of the driver's process has the execution graph and the attempt of the task "
+            "in it"
         )
         for name in ("launch_executor", "executor_started", "executor_ended")
     },
@@ -267,8 +267,6 @@ def test_gateways_of_leaders_are_fenced_by_their_token() -> None:
         "JobMasterGateway",
         "ResourceManagerGateway",
         "SlotPoolGateway",
-        "SparkDriverGateway",
-        "SparkExecutorsGateway",
         "CoordinatorListenerGateway",
         "UserCodeProcessGateway",
     }

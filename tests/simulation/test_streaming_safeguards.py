@@ -12,7 +12,7 @@ NOTICED_SOON = {
     "durable before acknowledged": 0,
     "completed before committed": 0,
     "count of ids kept": 0,
-    "source cut before the barrier": 290,
+    "source cut before the barrier": 15,
     "shared files counted": 0,
     "committables wait": 0,
     "checkpoints kept until the end is stored": 0,

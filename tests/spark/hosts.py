@@ -16,7 +16,7 @@ import ray
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from flinkray.core.ids import JobID, JobMasterId, JobVertexID, WorkerGroupId
+from flinkray.core.ids import ExecutionGraphID, JobID, JobMasterId, JobVertexID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.job.coordinator_events import CoordinatorFailure
 from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress, SparkResult
@@ -362,6 +362,7 @@ def descriptor(
         attempt_number=attempt,
         listener_address="JobMaster-test/jobmaster",
         job_master_id=JobMasterId.generate(),
+        graph_id=ExecutionGraphID.generate(),
         worker_group=WorkerGroupId(group.id.hex()),
         parallelism=group.bundle_count,
         slot_profile=SLOT,

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
 import pytest
 
 from flinkray.actors.shared.leadership import LeadershipLostError
-from flinkray.core.errors import FencingTokenError, RpcConnectionError
-from flinkray.core.ids import JobID, JobMasterId, JobVertexID, WorkerGroupId
+from flinkray.core.errors import (
+    CoordinatorReplacedError,
+    FencingTokenError,
+    RpcConnectionError,
+    RpcTimeoutError,
+)
+from flinkray.core.ids import ExecutionGraphID, JobID, JobMasterId, JobVertexID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
 from flinkray.rpc import LocalNetwork, LocalRpcService
 from flinkray.scheduler.job.coordinator_events import (
@@ -22,7 +27,7 @@ from flinkray.scheduler.job.coordinator_events import (
 )
 from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress, SparkResult
 from flinkray.spark import session_guests
-from flinkray.spark.driver import SparkDriver, attach_to_session
+from flinkray.spark.driver import SparkDriver
 from flinkray.spark.executor_desk import ExecutorDesk
 from flinkray.spark.gateway import (
     CoordinatorListenerGateway,
@@ -31,15 +36,18 @@ from flinkray.spark.gateway import (
     SparkSessionGuest,
     SparkStageDescriptor,
 )
+from flinkray.spark.leader import job_master_of
 from flinkray.spark.session_guests import SessionGuests, SparkSessionDesk
 from flinkray.spark.shared_session import SparkSessionEndedError
 from flinkray.spark.stage import StageListener
 from flinkray.testing import TestingGateway
+from flinkray.testing.waiting import eventually
 from tests.spark.test_session_guests import OneLook, RecordedSession
 
 VERTEX = JobVertexID(bytes(16))
 LEADER = JobMasterId(bytes([1] * 16))
 PREDECESSOR = JobMasterId(bytes([2] * 16))
+SUCCESSOR = JobMasterId(bytes([3] * 16))
 RESULT = SparkResult("/results", 3, "{}")
 FAILURE = CoordinatorFailure("ValueError", "ValueError: no", "Traceback", is_user_error=True)
 EXECUTOR = SparkExecutorInfo(0, "0", "actor", "node", 7, 0)
@@ -47,7 +55,7 @@ EXECUTOR = SparkExecutorInfo(0, "0", "actor", "node", 7, 0)
 DRIVER = CoordinatorID(CoordinatorKind.SPARK_DRIVER, VERTEX, 2)
 
 
-def stage_of(leader: JobMasterId) -> SparkStageDescriptor:
+def stage_of(leader: JobMasterId, takeover_timeout: float = 0.0) -> SparkStageDescriptor:
     return SparkStageDescriptor(
         job_id=JobID(bytes(16)),
         job_name="test",
@@ -55,6 +63,7 @@ def stage_of(leader: JobMasterId) -> SparkStageDescriptor:
         attempt_number=2,
         listener_address="JobMaster-1/jobmaster",
         job_master_id=leader,
+        graph_id=ExecutionGraphID(bytes([3] * 16)),
         worker_group=WorkerGroupId("00"),
         parallelism=1,
         slot_profile=ResourceProfile(1.0, 2**30),
@@ -62,6 +71,7 @@ def stage_of(leader: JobMasterId) -> SparkStageDescriptor:
         configuration={},
         result_location="/results",
         session_address="Session-1/sparksession",
+        takeover_timeout=takeover_timeout,
     )
 
 
@@ -100,7 +110,8 @@ class TestingStage:
 class Scene:
     """A JobMaster and a Spark driver, each in a process of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, takeover_timeout: float = 0.0) -> None:
+        self.takeover_timeout = takeover_timeout
         self.network = LocalNetwork()
         self.job_master_service = LocalRpcService("JobMaster-1", self.network)
         self.driver_service = LocalRpcService("SparkDriver-1", self.network)
@@ -116,7 +127,8 @@ class Scene:
             self.stage = TestingStage(listener)
             return self.stage
 
-        return SparkDriver(self.driver_service, stage_of(leader), create_run, session)
+        stage_attempt = stage_of(leader, self.takeover_timeout)
+        return SparkDriver(self.driver_service, stage_attempt, create_run, session)
 
     async def start(self) -> None:
         self.start_job_master()
@@ -126,8 +138,16 @@ class Scene:
     def start_job_master(self) -> None:
         self.job_master.start(self.job_master_service, "jobmaster")
 
+    async def next_job_master(self) -> TestingGateway[CoordinatorListenerGateway]:
+        """At the same address, when this one has died."""
+        await self.job_master_service.close()
+        self.job_master_service = LocalRpcService("JobMaster-1", self.network)
+        successor = TestingGateway(CoordinatorListenerGateway, SUCCESSOR).lenient()
+        successor.start(self.job_master_service, "jobmaster")
+        return successor
+
     async def connect(self) -> SparkDriverGateway:
-        return await self.client.connect("SparkDriver-1/sparkdriver", SparkDriverGateway, LEADER)
+        return await self.client.connect("SparkDriver-1/sparkdriver", SparkDriverGateway)
 
     async def close(self) -> None:
         for service in (self.client, self.driver_service, self.job_master_service):
@@ -156,7 +176,7 @@ async def test_a_guest_that_stops_leaves_its_session(scene: Scene) -> None:
     service = LocalRpcService("Session-1", scene.network)
     session = await session_of(scene, service)
 
-    await (await scene.connect()).stop()
+    await (await scene.connect()).stop(LEADER)
 
     assert session.calls == [("leave", ("SparkDriver-1",))]
     await service.close()
@@ -212,9 +232,7 @@ async def test_who_waits_for_an_earlier_attempt_that_does_not_end_is_told_so(
     await service.close()
 
 
-async def test_a_driver_comes_to_a_session_when_its_job_master_has_said_that_it_leads(
-    scene: Scene,
-) -> None:
+async def test_nothing_begins_before_the_job_master_has_said_that_it_leads(scene: Scene) -> None:
     scene.start_job_master()
     may_say = asyncio.Event()
 
@@ -222,37 +240,24 @@ async def test_a_driver_comes_to_a_session_when_its_job_master_has_said_that_it_
         await may_say.wait()
 
     scene.job_master.on(CoordinatorListenerGateway.confirm_leadership).calling(says_so)
-    service = LocalRpcService("Session-1", scene.network)
-    session = TestingGateway(SparkSessionGateway).lenient()
-    session.start(service, "sparksession")
 
-    coming = asyncio.ensure_future(attach_to_session(scene.driver_service, stage_of(LEADER)))
+    asking = asyncio.ensure_future(job_master_of(scene.driver_service, stage_of(LEADER)))
     await scene.job_master.wait_for(CoordinatorListenerGateway.confirm_leadership)
-    assert session.calls == []
+    assert not asking.done()
     may_say.set()
-    await coming
-
-    ((name, (guest,)),) = session.calls
-    assert (name, guest.process, guest.pid) == ("attach", "SparkDriver-1", os.getpid())
-    await service.close()
+    await asking
 
 
 @pytest.mark.parametrize("leader", [PREDECESSOR, LEADER])
-async def test_a_driver_whose_job_master_leads_no_more_does_not_come_to_a_session(
+async def test_nothing_begins_for_a_job_master_that_leads_no_more(
     scene: Scene, leader: JobMasterId
 ) -> None:
     scene.start_job_master()
     lost = LeadershipLostError("it leads no more")
     scene.job_master.on(CoordinatorListenerGateway.confirm_leadership).raising(lost)
-    service = LocalRpcService("Session-1", scene.network)
-    session = TestingGateway(SparkSessionGateway).lenient()
-    session.start(service, "sparksession")
 
     with pytest.raises((FencingTokenError, LeadershipLostError)):
-        await attach_to_session(scene.driver_service, stage_of(leader))
-
-    assert session.calls == []
-    await service.close()
+        await job_master_of(scene.driver_service, stage_of(leader))
 
 
 async def test_a_session_whose_jvm_is_slow_answers_others_meanwhile(scene: Scene) -> None:
@@ -301,7 +306,7 @@ async def test_after_a_result_the_driver_stays_until_it_is_stopped(scene: Scene)
     assert scene.driver.is_running
     assert scene.stage.stops == 0
 
-    await (await scene.connect()).stop()
+    await (await scene.connect()).stop(LEADER)
     await scene.driver.terminated
 
     assert scene.stage.stops == 1
@@ -328,12 +333,109 @@ async def test_the_driver_ends_itself_and_its_stage_when_the_job_master_is_gone(
     assert scene.stage.stops == 1
 
 
+@pytest.fixture
+async def orphan() -> AsyncIterator[Scene]:
+    """A scene whose driver waits for the next JobMaster."""
+    scene = Scene(takeover_timeout=60.0)
+    yield scene
+    await scene.close()
+
+
+async def test_the_next_job_master_is_told_what_matters_of_what_was_told_before(
+    orphan: Scene,
+) -> None:
+    await orphan.start()
+    for pid in (7, 8):
+        executor = replace(EXECUTOR, pid=pid)
+        orphan.stage.tell(lambda listener: listener.executors_changed((executor,)))  # noqa: B023
+    for n in range(3):
+        progress = SparkProgress(completed_tasks=n)
+        orphan.stage.tell(lambda listener: listener.progress(progress))  # noqa: B023
+    await orphan.job_master.wait_for(CoordinatorListenerGateway.coordinator_told, 5)
+    successor = await orphan.next_job_master()
+    orphan.stage.tell(lambda listener: listener.finished(RESULT))
+
+    driver = await orphan.connect()
+    await driver.adopt(SUCCESSOR, "JobMaster-1/jobmaster")
+
+    await successor.wait_for(CoordinatorListenerGateway.coordinator_told, 3)
+    told = successor.calls_of(CoordinatorListenerGateway.coordinator_told)
+    assert [event for _, event in told] == [
+        SparkExecutors((replace(EXECUTOR, pid=8),)),
+        SparkProgress(completed_tasks=2),
+        RESULT,
+    ]
+    assert {coordinator for coordinator, _ in told} == {DRIVER}
+    assert orphan.stage.stops == 0
+
+
+async def test_a_failure_that_nobody_was_told_of_is_told_to_the_next_job_master(
+    orphan: Scene,
+) -> None:
+    await orphan.start()
+    successor = await orphan.next_job_master()
+    orphan.stage.tell(lambda listener: listener.failed(FAILURE))
+
+    await (await orphan.connect()).adopt(SUCCESSOR, "JobMaster-1/jobmaster")
+    await orphan.driver.terminated
+
+    assert successor.calls_of(CoordinatorListenerGateway.coordinator_told) == [(DRIVER, FAILURE)]
+
+
+async def test_orders_of_a_job_master_that_was_replaced_are_refused(orphan: Scene) -> None:
+    await orphan.start()
+    await orphan.next_job_master()
+    driver = await orphan.connect()
+    await driver.adopt(SUCCESSOR, "JobMaster-1/jobmaster")
+
+    for order in (driver.stop, driver.request_heartbeat):
+        with pytest.raises(CoordinatorReplacedError, match=f"of JobMaster {SUCCESSOR}"):
+            await order(LEADER)
+    assert orphan.stage.stops == 0
+    await driver.request_heartbeat(SUCCESSOR)
+    await driver.stop(SUCCESSOR)
+    assert orphan.stage.stops == 1
+
+
+async def test_a_driver_is_not_adopted_by_who_does_not_lead(orphan: Scene) -> None:
+    await orphan.start()
+    driver = await orphan.connect()
+    with pytest.raises(FencingTokenError):
+        await driver.adopt(PREDECESSOR, "JobMaster-1/jobmaster")
+    await driver.request_heartbeat(LEADER)
+
+    lost = LeadershipLostError("it leads no more")
+    successor = await orphan.next_job_master()
+    successor.on(CoordinatorListenerGateway.confirm_leadership).raising(lost)
+    with pytest.raises(LeadershipLostError):
+        await driver.adopt(SUCCESSOR, "JobMaster-1/jobmaster")
+    with pytest.raises(CoordinatorReplacedError):
+        await driver.stop(SUCCESSOR)
+    assert orphan.stage.stops == 0
+
+
+async def test_a_job_master_that_was_taken_for_dead_and_lives_is_told_on(orphan: Scene) -> None:
+    await orphan.start()
+    deaf = RpcTimeoutError("no answer")
+    orphan.job_master.on(CoordinatorListenerGateway.coordinator_told).raising(deaf)
+    orphan.stage.tell(lambda listener: listener.finished(RESULT))
+    await orphan.job_master.wait_for(CoordinatorListenerGateway.coordinator_told)
+    driver = await orphan.connect()
+    orphan.job_master.on(CoordinatorListenerGateway.coordinator_told).returning(None)
+
+    async def told_twice() -> bool:
+        await driver.request_heartbeat(LEADER)
+        return len(orphan.job_master.calls_of(CoordinatorListenerGateway.coordinator_told)) == 2
+
+    await eventually(told_twice, 10, "another try")
+
+
 async def test_the_driver_answers_while_its_stage_stops_and_stops_it_once(scene: Scene) -> None:
     await scene.start()
     scene.stage.may_stop.clear()
     gateway = await scene.connect()
 
-    stops = [asyncio.ensure_future(gateway.stop()) for _ in range(2)]
+    stops = [asyncio.ensure_future(gateway.stop(LEADER)) for _ in range(2)]
     scene.stage.tell(lambda listener: listener.progress(SparkProgress(failed_tasks=1)))
     await scene.job_master.wait_for(CoordinatorListenerGateway.coordinator_told)
     assert not any(stop.done() for stop in stops)

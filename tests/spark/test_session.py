@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flinkray.core.errors import ConfigurationError
-from flinkray.core.ids import JobID, JobMasterId, JobVertexID, WorkerGroupId
+from flinkray.core.ids import ExecutionGraphID, JobID, JobMasterId, JobVertexID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
 from flinkray.spark.environment import JavaInstallation, RaydpArchives, SparkEnvironment
 from flinkray.spark.gateway import ExecutorLaunch, ExecutorSlot, SparkStageDescriptor
@@ -44,7 +44,8 @@ def stage(
         vertex_id=JobVertexID(bytes([1] * 16)),
         attempt_number=attempt,
         listener_address="JobMaster-0/jobmaster",
-        job_master_id=JobMasterId(bytes([2] * 16)),
+        job_master_id=JobMasterId(bytes([3] * 16)),
+        graph_id=ExecutionGraphID(bytes([2] * 16)),
         worker_group=WorkerGroupId(GROUP),
         parallelism=3,
         slot_profile=profile or ResourceProfile(2.0, 4096 * MIB, {"GPU": 0.5}),

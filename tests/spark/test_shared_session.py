@@ -8,7 +8,7 @@ import pytest
 
 from flinkray.client import spark_job
 from flinkray.core.errors import ConfigurationError, JobSubmissionError
-from flinkray.core.ids import JobID, JobMasterId, JobVertexID, WorkerGroupId
+from flinkray.core.ids import ExecutionGraphID, JobID, JobMasterId, JobVertexID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.graph.validation import validate
 from flinkray.spark.gateway import SparkSessionAccess, SparkSessionRequest, SparkStageDescriptor
@@ -38,6 +38,7 @@ def guest(configuration: dict[str, str]) -> SparkStageDescriptor:
         attempt_number=0,
         listener_address="JobMaster/job",
         job_master_id=JobMasterId.generate(),
+        graph_id=ExecutionGraphID.generate(),
         worker_group=WorkerGroupId("group"),
         parallelism=1,
         slot_profile=ResourceProfile(0.0, 2**28),

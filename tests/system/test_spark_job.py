@@ -80,6 +80,36 @@ def test_a_job_on_the_standalone_host_survives_the_death_of_an_executor_and_leav
     assert_leaves_nothing(handle.job_id, resources_before)
 
 
+def test_a_stage_goes_on_when_its_job_master_is_killed(
+    client: ClusterClient, gate: Gate, resources_before: dict[str, float]
+) -> None:
+    """HA-27, also of Spark: the same driver, executors and tasks."""
+    handle = client.submit(flinkray.spark_job(gate.pipeline(), parallelism=2, memory="1g"))
+    wait_for_tasks(gate)
+
+    def processes(kind: str) -> list[int]:
+        of_job = (it for it in live_actors() if handle.job_id.hex() in it.name)
+        return sorted(actor.pid for actor in of_job if actor.kind == kind)
+
+    def executors() -> list[tuple[int, int | None]]:
+        vertices = handle.details().vertices  # none while there is no JobMaster
+        return [(e.attempt_number, e.executor_pid) for v in vertices for e in v.executions]
+
+    (job_master,), driver, before = processes("JobMaster"), processes("SparkDriver"), executors()
+    tasks = gate.waiting_tasks()
+    os.kill(job_master, signal.SIGKILL)
+    wait_until(lambda: handle.details().failovers == 1, 30, "the next JobMaster")
+    wait_until(lambda: executors() == before, 30, "the same executors")
+    assert processes("SparkDriver") == driver
+    assert gate.waiting_tasks() == tasks
+
+    gate.open()
+    assert rows(handle) == expected_rows()
+    details = handle.details()
+    assert (details.restarts, details.failovers) == (0, 1)
+    assert_leaves_nothing(handle.job_id, resources_before)
+
+
 def test_two_concurrent_jobs_have_executors_in_their_own_slots_and_show_their_progress(
     client: ClusterClient, gate: Gate, resources_before: dict[str, float]
 ) -> None:

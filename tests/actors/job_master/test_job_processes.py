@@ -64,10 +64,13 @@ class Owner(FencedRpcEndpoint[JobMasterId]):
         await UserCodeProcessConnection(self, GRAPH.job_id).get()
 
     async def start_coordinator(self, kind: CoordinatorKind) -> None:
+        async def noted() -> None:
+            """At once."""
+
         services = ClusterServices.create(self.rpc_service, CLUSTER)
         beginning = SourcesBeginning(self.fencing_token, 0, None, (), ExecutionGraphID.generate())
         kinds = CoordinatorProcesses(
-            self, GRAPH, services, "no:driver", lambda coordinator: beginning, print
+            self, GRAPH, services, "no:driver", lambda coordinator: beginning, noted, print
         )
         started: list[CoordinatorID] = []
 

@@ -10,10 +10,11 @@ import pytest
 
 from flinkray.actors.coordinators.runner import CoordinatorRunner
 from flinkray.actors.gateways import SlotPoolGateway
-from flinkray.actors.gateways.stream_coordinator import CoordinatorReplacedError, KeptPart
+from flinkray.actors.gateways.stream_coordinator import KeptPart
 from flinkray.actors.job_master.kept_parts import KeptParts, latest_parts
 from flinkray.actors.job_master.slot_pool_connection import Call
 from flinkray.actors.job_master.source_coordination import SourceCoordination
+from flinkray.core.errors import CoordinatorReplacedError
 from flinkray.core.ids import ExecutionGraphID, JobMasterId, JobVertexID
 from flinkray.rpc import FencedRpcEndpoint, LocalNetwork, LocalRpcService
 from flinkray.scheduler.execution.restart_strategy import new_restart_strategy

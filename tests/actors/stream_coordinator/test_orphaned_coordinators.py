@@ -9,14 +9,13 @@ import pytest
 from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.gateways.stream_coordinator import (
     AdoptedCoordinator,
-    CoordinatorReplacedError,
     RestoredCoordinators,
     StreamCoordinatorArguments,
     StreamCoordinatorGateway,
     stream_coordinator_process,
 )
 from flinkray.actors.stream_coordinator.endpoint import StreamCoordinator
-from flinkray.core.errors import FlinkRayError
+from flinkray.core.errors import CoordinatorReplacedError, FlinkRayError
 from flinkray.core.ids import ExecutionGraphID, JobID, JobMasterId
 from flinkray.rpc import EndpointSpec, LocalNetwork, LocalRpcService
 from flinkray.scheduler.checkpoints.messages import CheckpointCompleted

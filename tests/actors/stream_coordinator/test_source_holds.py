@@ -10,7 +10,6 @@ import pytest
 
 from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.gateways.stream_coordinator import (
-    CoordinatorReplacedError,
     Holders,
     RestoredCoordinators,
     StreamCoordinatorArguments,
@@ -18,6 +17,7 @@ from flinkray.actors.gateways.stream_coordinator import (
     stream_coordinator_process,
 )
 from flinkray.actors.stream_coordinator.source_holds import SourceHolds
+from flinkray.core.errors import CoordinatorReplacedError
 from flinkray.core.ids import ExecutionGraphID, JobID, JobMasterId, JobVertexID
 from flinkray.file_results import (
     Epochs,

@@ -55,7 +55,7 @@ class Runner(TaskRunner):
         self.end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.cleaned_up: list[JobID] = []
 
-    async def run(self, task: RunnerTask, job_master_id: JobMasterId) -> None:
+    async def run(self, task: RunnerTask) -> None:
         await self.end
 
     async def clean_up(self, job_id: JobID) -> None:

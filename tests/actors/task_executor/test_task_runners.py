@@ -17,9 +17,9 @@ from flinkray.actors.task_executor.task_runners import RunnerTask, SparkExecutor
 from flinkray.core.ids import (
     AllocationID,
     ExecutionAttemptID,
+    ExecutionGraphID,
     ExecutionVertexID,
     JobID,
-    JobMasterId,
     JobVertexID,
 )
 from flinkray.rpc import LocalRpcService
@@ -32,11 +32,11 @@ from tests.actors.resource_cluster import GRAPH
 Start = Callable[[JobID, str], subprocess.Popen[bytes]]
 
 VERTEX = JobVertexID(b"v" * 16)
-MASTER, EARLIER_MASTER = JobMasterId(b"m" * 16), JobMasterId(b"e" * 16)
+EARLIER_GRAPH = ExecutionGraphID(b"e" * 16)
 
 
-def attempt(number: int, master: JobMasterId = MASTER, vertex: JobVertexID = VERTEX) -> str:
-    return attempt_name(vertex, master, number)
+def attempt(number: int, graph: ExecutionGraphID = GRAPH, vertex: JobVertexID = VERTEX) -> str:
+    return attempt_name(vertex, graph, number)
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ async def test_a_task_ends_what_earlier_stages_left_and_runs_until_it_is_cancell
     guard: SparkExecutorTasks, start: Start, tmp_path: Path
 ) -> None:
     job, other = JobID.generate(), JobID.generate()
-    past = [start(job, attempt(0)), start(job, attempt(9)), start(job, attempt(4, EARLIER_MASTER))]
+    past = [start(job, attempt(0)), start(job, attempt(9)), start(job, attempt(4, EARLIER_GRAPH))]
     others = [
         start(job, attempt(10)),
         start(job, attempt(3, vertex=JobVertexID(b"w" * 16))),
@@ -88,7 +88,7 @@ async def test_a_task_ends_what_earlier_stages_left_and_runs_until_it_is_cancell
     scratch = [tmp_path / stage_name(job, attempt(number)) for number in (9, 10)]
     for directory in scratch:
         directory.mkdir()
-    run = asyncio.ensure_future(guard.run(descriptor(job, 10), MASTER))
+    run = asyncio.ensure_future(guard.run(descriptor(job, 10)))
     await eventually(lambda: all(p.poll() is not None for p in past), 10, "the leftovers' end")
     await eventually(lambda: not scratch[0].exists(), 10, "the removal of their files")
     assert not run.done()
@@ -101,7 +101,7 @@ async def test_a_task_ends_what_earlier_stages_left_and_runs_until_it_is_cancell
 
 async def run_for_a_moment(guard: SparkExecutorTasks, task: RunnerTask) -> None:
     """As a task that is cancelled while it runs."""
-    run = asyncio.ensure_future(guard.run(task, MASTER))
+    run = asyncio.ensure_future(guard.run(task))
     await asyncio.sleep(0)
     run.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -7,12 +7,11 @@ import asyncio
 import pytest
 
 from flinkray.actors.gateways.stream_coordinator import (
-    CoordinatorReplacedError,
     PrintedText,
     StreamCoordinatorGateway,
 )
 from flinkray.actors.task_process.printed_lines import MAX_PIECE, MOST_WAITING, PrintedLinesOutput
-from flinkray.core.errors import FlinkRayError, RpcConnectionError
+from flinkray.core.errors import CoordinatorReplacedError, FlinkRayError, RpcConnectionError
 from flinkray.core.ids import JobMasterId
 from flinkray.rpc import LocalNetwork, LocalRpcService
 from flinkray.testing.testing_gateway import TestingGateway

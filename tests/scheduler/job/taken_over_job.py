@@ -12,6 +12,7 @@ from flinkray.core.ids import (
     ExecutionGraphID,
     ExecutionVertexID,
     IntermediateDataSetID,
+    JobVertexID,
     ResourceID,
 )
 from flinkray.scheduler.graph.job_graph import JobGraph
@@ -273,7 +274,9 @@ class TakenOverJob(TasksUnderTest):
         reports = self.reports() if reports is None else list(reports)
         noted = self.reached(self.notes), tuple(self.finished.values()), reports
         self.now += 1.0
-        actions = self.scheduler.take_over(*noted, self.now, begun_checkpoints or {})
+        actions = self.scheduler.take_over(
+            *noted, self.now, begun_checkpoints or {}, self.coordinated()
+        )
         self.log += actions
         for action in actions:
             self._carry_out(action)
@@ -282,6 +285,10 @@ class TakenOverJob(TasksUnderTest):
     def reached(self, notes: JobNotes | None) -> JobNotes | None:
         """With what the coordinator of the sources says, if it is there."""
         return notes
+
+    def coordinated(self) -> Collection[JobVertexID]:
+        """The vertices whose coordinators are there."""
+        return ()
 
     def replace_job_master(self) -> list[JobSchedulerAction]:
         """It dies, and the next one takes over."""

@@ -34,7 +34,7 @@ from flinkray.scheduler.shared.taking_over import (
 )
 from flinkray.scheduler.shared.tasks import PartitionLocations, pack_numbers
 from flinkray.scheduler.slots.slot_requests import ReturnSlots, SlotRequests
-from tests.scheduler.builders import GRAPH, only, spark_job
+from tests.scheduler.builders import GRAPH, only
 from tests.scheduler.graphs import job, python_vertex, stream_vertex
 from tests.scheduler.job.checkpointed_job import checkpointed_graph
 from tests.scheduler.job.taken_over_job import TakenOverJob
@@ -362,10 +362,6 @@ def test_when_nothing_goes_on_task_executors_vacate_all_slots_and_offer_them() -
 def test_a_job_with_formats_begins_anew() -> None:
     made = python_vertex("a", master_format=MasterFormat(b"", makes_splits=True))
     assert why_not(job(vertices=[made]), notes_of(job(vertices=[made]))) is not None
-
-
-def test_a_job_with_spark_stages_begins_anew() -> None:
-    assert why_not(spark_job(), notes_of(spark_job())) is not None
 
 
 def test_a_job_whose_sources_have_lost_their_coordinator_begins_anew() -> None:

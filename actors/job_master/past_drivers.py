@@ -1,0 +1,90 @@
+"""The Spark drivers that past JobMasters of a job have started, which outlive them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from flinkray.actors.coordinators.process import ConnectedCoordinator
+from flinkray.actors.coordinators.spark_driver_process import SparkDriverProcess
+from flinkray.core.errors import FlinkRayError
+from flinkray.core.ids import ExecutionGraphID, JobMasterId, JobVertexID
+from flinkray.rpc import FencedRpcEndpoint
+from flinkray.scheduler.graph.job_graph import JobGraph
+from flinkray.scheduler.job.coordinator_events import CoordinatorID, CoordinatorKind
+from flinkray.scheduler.shared.taking_over import CoordinatorAttempt, JobNotes
+from flinkray.spark.gateway import (
+    SPARK_DRIVER_ENDPOINT,
+    spark_driver_process,
+    spark_drivers_of_job,
+)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptedDriver:
+    """One that has been taken over."""
+
+    coordinator: CoordinatorID
+    process: str
+    connected: ConnectedCoordinator
+
+    @property
+    def address(self) -> str:
+        return f"{self.process}/{SPARK_DRIVER_ENDPOINT}"
+
+
+class PastDrivers:
+    """Lives on the JobMaster's main thread."""
+
+    def __init__(
+        self,
+        job_master: FencedRpcEndpoint[JobMasterId],
+        graph: JobGraph,
+        process: SparkDriverProcess,
+    ) -> None:
+        self._job_master = job_master
+        self._job_id = graph.job_id
+        self._has_stages = graph.has_coordinated_vertices
+        self._process = process
+        self._others: set[str] = set()
+
+    async def adopt(self, notes: JobNotes | None) -> dict[JobVertexID, AdoptedDriver]:
+        """Take over those that notes name, as far as they are there."""
+        if not self._has_stages:
+            return {}
+        prefix = spark_drivers_of_job(self._job_id)
+        self._others = set(await self._job_master.rpc_service.process_names(prefix))
+        if notes is None:
+            return {}
+        adopting = (self._adopted(notes.graph_id, attempt) for attempt in notes.coordinators)
+        found = await asyncio.gather(*adopting)
+        return {
+            attempt.vertex_id: driver
+            for attempt, driver in zip(notes.coordinators, found, strict=True)
+            if driver is not None
+        }
+
+    async def _adopted(
+        self, graph_id: ExecutionGraphID, attempt: CoordinatorAttempt
+    ) -> AdoptedDriver | None:
+        vertex_id, number = attempt.vertex_id, attempt.attempt_number
+        process = spark_driver_process(self._job_id, vertex_id, graph_id, number)
+        if process not in self._others:
+            return None
+        coordinator = CoordinatorID(CoordinatorKind.SPARK_DRIVER, vertex_id, number)
+        try:
+            connected = await self._process.adopt(f"{process}/{SPARK_DRIVER_ENDPOINT}")
+        except FlinkRayError as error:
+            log.warning("job %s: %s is lost: %s", self._job_id, process, error)
+            return None
+        return AdoptedDriver(coordinator, process, connected)
+
+    async def end_others(self, kept: Collection[AdoptedDriver]) -> None:
+        """Those that were there and do not go on."""
+        for process in sorted(self._others - {driver.process for driver in kept}):
+            log.info("%s is killed: it does not go on", process)
+            await self._job_master.rpc_service.kill(process)

@@ -1,0 +1,166 @@
+"""The JobMaster that an attempt of a Spark stage works for: one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from flinkray.core.errors import CoordinatorReplacedError, FlinkRayError
+from flinkray.core.ids import JobMasterId
+from flinkray.rpc import RpcEndpoint, RpcService, TerminationWatch, TimerHandle
+from flinkray.scheduler.job.coordinator_events import (
+    CoordinatorEvent,
+    CoordinatorFailure,
+    SparkExecutors,
+)
+from flinkray.scheduler.shared.spark_reports import SparkProgress, SparkResult
+from flinkray.spark.gateway import CoordinatorListenerGateway, SparkStageDescriptor
+
+log = logging.getLogger(__name__)
+
+_ORDER = (SparkExecutors, SparkProgress, SparkResult, CoordinatorFailure)
+"""In which a JobMaster is told what one before it may have been told: the last of each kind says
+all that the earlier ones have."""
+
+
+async def job_master_of(
+    rpc_service: RpcService, stage: SparkStageDescriptor
+) -> CoordinatorListenerGateway:
+    """The one that has started the attempt.
+
+    Raises:
+        FencingTokenError, LeadershipLostError, RpcConnectionError: it leads no more, and nothing is
+            to be begun for it.
+    """
+    return await _leading(rpc_service, stage.listener_address, stage.job_master_id)
+
+
+async def _leading(
+    rpc_service: RpcService, address: str, job_master_id: JobMasterId
+) -> CoordinatorListenerGateway:
+    listener = await rpc_service.connect(address, CoordinatorListenerGateway, job_master_id)
+    await listener.confirm_leadership()
+    return listener
+
+
+class JobMasterOfStage:
+    """Lives on the main thread of the driver's endpoint.
+
+    Events are told in their order.  When the JobMaster is gone they are kept for the next one,
+    which has to come in time.
+    """
+
+    def __init__(
+        self,
+        endpoint: RpcEndpoint,
+        stage: SparkStageDescriptor,
+        on_told: Callable[[CoordinatorEvent], None],
+        on_alone: Callable[[], object],
+    ) -> None:
+        """*on_told* is called with each event that was told.  *on_alone*: no JobMaster has come."""
+        self._endpoint = endpoint
+        self._stage = stage
+        self._on_told = on_told
+        self._on_alone = on_alone
+        self._id = stage.job_master_id
+        self._listener: CoordinatorListenerGateway
+        self._last: dict[type[CoordinatorEvent], CoordinatorEvent] = {}
+        self._events: asyncio.Queue[CoordinatorEvent] = asyncio.Queue()
+        self._watch: TerminationWatch | None = None
+        self._telling: asyncio.Task[None] | None = None
+        self._deadline: TimerHandle | None = None
+        """While it is alone."""
+        self._adopting = asyncio.Lock()
+
+    async def follow_first(self) -> None:
+        """The one that has started the attempt.
+
+        Raises:
+            RpcConnectionError: it is gone.
+        """
+        stage = self._stage
+        self._follow(
+            await self._endpoint.connect(
+                stage.listener_address, CoordinatorListenerGateway, stage.job_master_id
+            )
+        )
+
+    def refuse_others(self, job_master_id: JobMasterId) -> None:
+        """
+        Raises:
+            CoordinatorReplacedError: it is not the one whose orders count.
+        """
+        if job_master_id != self._id:
+            raise CoordinatorReplacedError(
+                f"the Spark driver of {self._stage.attempt_name} of job {self._stage.job_id} takes "
+                f"its orders of JobMaster {self._id}, not of {job_master_id}"
+            )
+
+    def lives(self) -> None:
+        """It has asked for something.  It may have been taken for dead."""
+        if self._deadline is not None:
+            self._follow(self._listener)
+
+    async def adopt(self, job_master_id: JobMasterId, address: str) -> None:
+        """Another one leads the job.  One after the other: who asks first is asked first whether it
+        does."""
+        async with self._adopting:
+            if job_master_id == self._id:
+                self.lives()
+                return
+            listener = await _leading(self._endpoint.rpc_service, address, job_master_id)
+            log.info("%s goes on under JobMaster %s", self._endpoint.address, job_master_id)
+            self._id = job_master_id
+            self._follow(listener)
+
+    def tell(self, event: CoordinatorEvent) -> None:
+        self._last[type(event)] = event
+        self._events.put_nowait(event)
+
+    def _follow(self, listener: CoordinatorListenerGateway) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._telling is not None:
+            self._telling.cancel()
+        self._listener = listener
+        self._events = asyncio.Queue()
+        for kind in _ORDER:
+            if kind in self._last:
+                self._events.put_nowait(self._last[kind])
+        self._watch = self._endpoint.watch(listener, partial(self._lost, listener))
+        telling = self._tell(listener, self._events)
+        self._telling = self._endpoint.create_task(telling, name="reports to the JobMaster")
+
+    async def _tell(
+        self, listener: CoordinatorListenerGateway, events: asyncio.Queue[CoordinatorEvent]
+    ) -> None:
+        while True:
+            event = await events.get()
+            try:
+                await listener.coordinator_told(self._stage.coordinator, event)
+            except FlinkRayError as error:  # gone, followed by another one, or deaf
+                self._lost(listener, str(error))
+                return
+            self._on_told(event)
+
+    def _lost(self, listener: CoordinatorListenerGateway, reason: str) -> None:
+        if listener is not self._listener or self._deadline is not None:
+            return
+        patience = self._stage.takeover_timeout
+        log.warning(
+            "%s goes on without JobMaster %s for %g s: %s",
+            self._endpoint.address,
+            self._id,
+            patience,
+            reason,
+        )
+        self._deadline = self._endpoint.schedule_deadline(patience, self._end_alone)
+
+    def _end_alone(self) -> None:
+        log.warning("%s ends: no JobMaster has adopted it", self._endpoint.address)
+        self._on_alone()

@@ -1,0 +1,218 @@
+"""What of Spark stages goes on when the job's JobMaster is another one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from flinkray.core.ids import JobVertexID
+from flinkray.scheduler.graph.job_graph import (
+    DistributionPattern,
+    FixedDelayRestart,
+    IntermediateDataSet,
+    JobEdge,
+    JobGraph,
+    JobType,
+    ResultMedium,
+    ResultPartitionType,
+)
+from flinkray.scheduler.job.job_scheduler_actions import (
+    CancelTasks,
+    DeployTasks,
+    JobSchedulerAction,
+    StartCoordinator,
+    StopCoordinator,
+)
+from flinkray.scheduler.shared.slots import AllocatedSlot, SameWorkerGroup
+from flinkray.scheduler.shared.spark_reports import SparkProgress
+from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.scheduler.slots.slot_requests import SlotRequest, SlotRequests
+from tests.scheduler.builders import id_of, only, spark_job, spark_vertex
+from tests.scheduler.graphs import data_set_id
+from tests.scheduler.job.job_under_test import (
+    FAILURE,
+    RESULT,
+    JobUnderTest,
+    attempt,
+    driver,
+    executor,
+)
+from tests.scheduler.job.taken_over_job import TakenOverJob
+from tests.scheduler.tasks_under_test import TasksUnderTest
+
+RESTARTS = FixedDelayRestart(5, 1.0)
+LAST = id_of(JobVertexID, 2)
+
+
+class StagesUnderTest(JobUnderTest, TakenOverJob):
+    """Drivers live on without their JobMaster, but for those that a test takes out of
+    ``drivers``."""
+
+    def __init__(self, graph: JobGraph | None = None) -> None:
+        super().__init__(graph or spark_job(restart_strategy=RESTARTS))
+        self.drivers = {vertex.vertex_id for vertex in self.graph.vertices}
+
+    def coordinated(self) -> Collection[JobVertexID]:
+        return self.drivers
+
+    def slot_for(self, request: SlotRequest, constraint: SameWorkerGroup | None) -> AllocatedSlot:
+        slot = TasksUnderTest.slot_for(self, request, constraint)
+        self.slots[slot.allocation_id] = slot
+        self.locations[slot.location.resource_id] = slot.location
+        self.ledger.add(slot)
+        return slot
+
+
+def work(actions: list[JobSchedulerAction]) -> list[JobSchedulerAction]:
+    """What changes anything for tasks, slots or drivers."""
+    kinds = (DeployTasks, CancelTasks, SlotRequests, StartCoordinator, StopCoordinator)
+    return [action for action in actions if isinstance(action, kinds)]
+
+
+def two_stages() -> StagesUnderTest:
+    """``last`` reads what ``stage`` has written."""
+    edge = JobEdge(data_set_id(1), DistributionPattern.ALL_TO_ALL)
+    written = IntermediateDataSet(
+        data_set_id(1), ResultPartitionType.BLOCKING, medium=ResultMedium.FILES
+    )
+    first = replace(spark_vertex(), results=(written,))
+    last = replace(spark_vertex(2, 1, name="last"), inputs=(edge,))
+    graph = spark_job(first, last, restart_strategy=RESTARTS)
+    return StagesUnderTest(replace(graph, job_type=JobType.BATCH))
+
+
+def test_a_stage_goes_on_with_its_driver_and_nobody_is_told_anything() -> None:
+    job = StagesUnderTest()
+    job.run()
+    assert work(job.replace_job_master()) == []
+    assert job.status is JobStatus.RUNNING
+    assert job.scheduler.exceptions() == ()
+    assert work(job.executors(executor(0), executor(1))) == []
+    assert job.stage_states() == ["RUNNING 0", "RUNNING 0"]
+    job.says(SparkProgress(completed_tasks=7))
+    assert job.scheduler.details().vertices[0].completed_tasks == 7
+    assert only(job.says(RESULT), StopCoordinator) == [StopCoordinator(driver())]
+    job.stopped()
+    assert job.ended is not None
+    assert (job.ended.result.status, job.ended.result.num_rows) == (JobStatus.FINISHED, 42)
+
+
+def test_an_executor_that_was_replaced_meanwhile_is_the_same_attempt() -> None:
+    job = StagesUnderTest()
+    job.run()
+    job.replace_job_master()
+    assert work(job.executors(executor(0), executor(1, pid=900))) == []
+    assert job.stage_states() == ["RUNNING 0", "RUNNING 0"]
+    job.executors(executor(0, pid=901), executor(1, pid=900))
+    assert job.stage_states() == ["RUNNING 1", "RUNNING 0"], "from now on they are attempts"
+
+
+def test_a_stage_whose_driver_is_lost_begins_anew_as_the_next_attempt() -> None:
+    job = StagesUnderTest()
+    job.run()
+    job.drivers.clear()
+    actions = job.replace_job_master()
+    assert job.cancelled(actions) == "stage1#0 stage2#0"
+    (entry,) = job.scheduler.exceptions()
+    assert "its Spark driver was lost" in entry.text
+    actions = job.restart()
+    assert job.deployed(actions) == "stage1#1 stage2#1"
+    (start,) = only(actions, StartCoordinator)
+    assert start.coordinator == driver(1)
+
+
+def test_a_stage_that_fails_after_a_take_over_has_the_next_attempt() -> None:
+    job = StagesUnderTest()
+    job.run()
+    job.replace_job_master()
+    job.executors(executor(0), executor(1))
+    job.says(FAILURE)
+    job.tell("coordinator_lost", driver(), "it has failed")
+    actions = job.restart()
+    assert job.deployed(actions) == "stage1#1 stage2#1"
+    (start,) = only(actions, StartCoordinator)
+    assert start.coordinator == driver(1)
+
+
+def test_a_stage_that_loses_a_task_is_stopped_with_its_driver() -> None:
+    job = StagesUnderTest()
+    job.run()
+    job.task_executor_dies("te0-g")
+    actions = job.replace_job_master()
+    assert only(actions, StopCoordinator) == [StopCoordinator(driver())]
+    assert job.cancelled(actions) == "stage2#0"
+    assert job.scheduler.details().vertices[0].executions[0].state is ExecutionState.FAILED
+
+
+def test_a_result_whose_driver_was_not_stopped_yet_is_not_lost() -> None:
+    job = StagesUnderTest()
+    job.run()
+    job.says(RESULT)
+    actions = job.replace_job_master()
+    assert only(actions, StopCoordinator) == [StopCoordinator(driver())]
+    assert job.ended is None
+    job.stopped()
+    assert job.ended is not None
+    assert job.ended.result.result_location == RESULT.location
+    assert job.ended.details.restarts == 0
+
+
+def test_a_result_whose_driver_has_ended_is_not_lost() -> None:
+    job = StagesUnderTest()
+    job.run()
+    job.says(RESULT)
+    job.drivers.clear()
+    job.replace_job_master()
+    assert job.ended is not None
+    assert job.ended.result.status is JobStatus.FINISHED
+    assert job.ended.result.result_location == RESULT.location
+    assert job.ended.details.restarts == 0
+
+
+def test_a_result_of_which_a_part_is_not_noted_is_made_again() -> None:
+    job = StagesUnderTest()
+    job.run()
+    job.says(RESULT)
+    del job.finished[attempt(1).vertex]
+    job.drivers.clear()
+    job.replace_job_master()
+    assert job.ended is None
+    assert job.deployed(job.restart()) == "stage1#1 stage2#1"
+
+
+def test_what_a_stage_has_written_goes_on_to_be_read() -> None:
+    job = two_stages()
+    job.run()
+    job.says(RESULT)
+    job.stopped()
+    job.confirm_cancellations()
+    job.give()
+    assert job.deployed(job.log).endswith("last1#0")
+    job.started(vertex=LAST)
+    job.drivers = {LAST}
+    assert work(job.replace_job_master()) == []
+    job.says(FAILURE, vertex=LAST)
+    job.tell("coordinator_lost", driver(vertex=LAST), "it has failed")
+    assert job.deployed(job.restart()) == "last1#1", "what it reads is there"
+
+
+def test_the_next_stage_begins_when_the_one_before_was_finished_by_a_past_job_master() -> None:
+    job = two_stages()
+    job.run()
+    job.says(RESULT)
+    job.drivers.clear()
+    job.replace_job_master()
+    assert job.deployed(job.give()) == "last1#0"
+
+
+def test_a_second_job_master_takes_over_what_the_first_one_has() -> None:
+    job = StagesUnderTest()
+    job.run()
+    for _ in range(3):
+        assert work(job.replace_job_master()) == []
+    job.says(RESULT)
+    for _ in range(2):
+        job.replace_job_master()
+    job.stopped()
+    assert job.ended is not None
+    assert job.ended.result.num_rows == 42
