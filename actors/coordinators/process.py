@@ -34,6 +34,9 @@ class CoordinatorProcess(ABC):
     outlives_its_job_master = False
     """Whether the job's next JobMaster may take it over: then it is asked to stop when its
     JobMaster ends, and refuses that if another one has."""
+    is_killed_when_lost = False
+    """Whether one that counts as dead, though it may live, is killed: the next attempt must not
+    begin beside it."""
     has_fixed_name = True
     """Whether the process of another attempt of the same JobMaster has the same name."""
 

@@ -127,10 +127,14 @@ class CoordinatorRunner:
     def _look_after(
         self, coordinator: CoordinatorID, running: _Running, connected: ConnectedCoordinator
     ) -> None:
-        running.watch = self._owner.watch(
-            connected.gateway,
-            lambda reason: self._lost(coordinator, f"{running.how.title} died: {reason}"),
-        )
+        def died(reason: str) -> None:
+            if running.how.is_killed_when_lost:
+                killing = self._end_useless(coordinator, running, f"died: {reason}")
+                self._owner.create_task(killing, f"end {running.process}")
+            else:
+                self._lost(coordinator, f"{running.how.title} died: {reason}")
+
+        running.watch = self._owner.watch(connected.gateway, died)
         self._monitor(running.process, connected)
 
     def ask(self, action: AskCoordinator) -> None:
@@ -169,17 +173,16 @@ class CoordinatorRunner:
         for coordinator, running in self._running.items():
             if running.process == process and running.stop is None:
                 self._owner.create_task(
-                    self._end_useless(coordinator, running, reason), f"end {process}"
+                    self._end_useless(coordinator, running, f"was killed: {reason}"),
+                    f"end {process}",
                 )
 
-    async def _end_useless(
-        self, coordinator: CoordinatorID, running: _Running, reason: str
-    ) -> None:
+    async def _end_useless(self, coordinator: CoordinatorID, running: _Running, how: str) -> None:
         if running.watch is not None:
             running.watch.cancel()
         await self._owner.rpc_service.kill(running.process)
         if self._running.get(coordinator) is running:
-            self._lost(coordinator, f"{running.how.title} was killed: {reason}")
+            self._lost(coordinator, f"{running.how.title} {how}")
 
     def address_of(self, coordinator: CoordinatorID) -> str | None:
         """Of its process; None: it is not there yet, or is being stopped."""
@@ -195,7 +198,8 @@ class CoordinatorRunner:
         running = self._running.get(coordinator)
         if running is not None and running.stop is None:
             self._owner.create_task(
-                self._end_useless(coordinator, running, cause), f"end {running.process}"
+                self._end_useless(coordinator, running, f"was killed: {cause}"),
+                f"end {running.process}",
             )
 
     def _unmonitor(self, running: _Running) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 
 from flinkray.actors.coordinators.process import ConnectedCoordinator, CoordinatorProcess
@@ -19,6 +21,7 @@ from flinkray.file_results import (
     whole_location,
 )
 from flinkray.rpc import EndpointSpec, FencedRpcEndpoint, Placement, RpcService
+from flinkray.rpc.time_limit import within
 from flinkray.scheduler.graph.job_graph import COORDINATED_KINDS, JobGraph
 from flinkray.scheduler.job.coordinator_events import CoordinatorInput
 from flinkray.scheduler.job.job_scheduler_actions import StartCoordinator
@@ -35,6 +38,9 @@ from flinkray.spark.gateway import (
 )
 from flinkray.spark.shared_session import HELD_SESSION, take_request
 
+_UNTIL_NOTED = 5.0
+"""Seconds for which a driver that is to stop waits for notes: there may be no SlotPool."""
+
 SPARK_DRIVER_FACTORY = "flinkray.spark.driver:create_spark_driver"
 
 
@@ -44,6 +50,7 @@ class SparkDriverProcess(CoordinatorProcess):
     title = "the Spark driver"
     ends_by_itself = 10.0
     outlives_its_job_master = True
+    is_killed_when_lost = True
     has_fixed_name = False
 
     def __init__(
@@ -118,7 +125,13 @@ class SparkDriverProcess(CoordinatorProcess):
             except CoordinatorReplacedError as error:
                 self._on_replaced(str(error))
 
-        return ConnectedCoordinator(driver, request_heartbeat, lambda: driver.stop(token))
+        async def stop() -> None:
+            """What it has told is noted before, for nobody else knows it then."""
+            with suppress(asyncio.TimeoutError):
+                await within(_UNTIL_NOTED, self._noted())
+            await driver.stop(token)
+
+        return ConnectedCoordinator(driver, request_heartbeat, stop)
 
     def _descriptor(
         self, action: StartCoordinator, blob_server: str | None

@@ -63,7 +63,8 @@ async def open_session(services: ClusterServices, guest: SparkStageDescriptor) -
 async def _open(services: ClusterServices, job_id: JobID) -> OpenedSession | None:
     """None: its driver is not there (yet)."""
     service = services.rpc_service
-    for process in await service.process_names(spark_drivers_of_job(job_id)):
+    processes = await service.process_names(spark_drivers_of_job(job_id))
+    for process in sorted(processes, key=_attempt_number, reverse=True):  # others are about to end
         address = f"{process}/{SPARK_SESSION_ENDPOINT}"
         session = await service.connect(address, SparkSessionGateway)
         try:
@@ -71,6 +72,10 @@ async def _open(services: ClusterServices, job_id: JobID) -> OpenedSession | Non
         except SparkSessionEndedError as error:
             log.info("%s: %s", process, error)
     return None
+
+
+def _attempt_number(process: str) -> int:
+    return int(process.rpartition("-")[2])
 
 
 async def _refuse_failed(dispatcher: DispatcherGateway, name: str, job_id: JobID) -> None:

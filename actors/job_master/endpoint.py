@@ -256,7 +256,12 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
             self._checkpoints,
             self._coordinators,
             PastCoordinators(self, self._job_id, processes.source_enumerators),
-            PastDrivers(self, self._graph, processes.spark_drivers),
+            PastDrivers(
+                self,
+                self._graph,
+                processes.spark_drivers,
+                configuration.get(JOB_MASTER_TAKEOVER_REPORT_TIMEOUT),
+            ),
             self._sources,
             self._graph,
             configuration.get(JOB_MASTER_TAKEOVER_REPORT_TIMEOUT),

@@ -12,6 +12,7 @@ from flinkray.actors.coordinators.spark_driver_process import SparkDriverProcess
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import ExecutionGraphID, JobMasterId, JobVertexID
 from flinkray.rpc import FencedRpcEndpoint
+from flinkray.rpc.time_limit import within
 from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.job.coordinator_events import CoordinatorID, CoordinatorKind
 from flinkray.scheduler.shared.taking_over import CoordinatorAttempt, JobNotes
@@ -45,7 +46,10 @@ class PastDrivers:
         job_master: FencedRpcEndpoint[JobMasterId],
         graph: JobGraph,
         process: SparkDriverProcess,
+        patience: float,
     ) -> None:
+        """*patience*: seconds that each may take to answer."""
+        self._patience = patience
         self._job_master = job_master
         self._job_id = graph.job_id
         self._has_stages = graph.has_coordinated_vertices
@@ -60,11 +64,11 @@ class PastDrivers:
         self._others = set(await self._job_master.rpc_service.process_names(prefix))
         if notes is None:
             return {}
-        adopting = (self._adopted(notes.graph_id, attempt) for attempt in notes.coordinators)
-        found = await asyncio.gather(*adopting)
+        present = [attempt for attempt in notes.coordinators if attempt.is_present]
+        found = await asyncio.gather(*(self._adopted(notes.graph_id, it) for it in present))
         return {
             attempt.vertex_id: driver
-            for attempt, driver in zip(notes.coordinators, found, strict=True)
+            for attempt, driver in zip(present, found, strict=True)
             if driver is not None
         }
 
@@ -76,10 +80,11 @@ class PastDrivers:
         if process not in self._others:
             return None
         coordinator = CoordinatorID(CoordinatorKind.SPARK_DRIVER, vertex_id, number)
+        adopting = self._process.adopt(f"{process}/{SPARK_DRIVER_ENDPOINT}")
         try:
-            connected = await self._process.adopt(f"{process}/{SPARK_DRIVER_ENDPOINT}")
-        except FlinkRayError as error:
-            log.warning("job %s: %s is lost: %s", self._job_id, process, error)
+            connected = await within(self._patience, adopting)
+        except (FlinkRayError, asyncio.TimeoutError) as error:
+            log.warning("job %s: %s is lost: %r", self._job_id, process, error)
             return None
         return AdoptedDriver(coordinator, process, connected)
 

@@ -16,7 +16,6 @@ from flinkray.rpc import RpcEndpoint, RpcService
 from flinkray.scheduler.job.coordinator_events import (
     CoordinatorEvent,
     CoordinatorFailure,
-    SparkExecutors,
 )
 from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress, SparkResult
 from flinkray.spark.gateway import (
@@ -157,7 +156,7 @@ class SparkDriver(RpcEndpoint, SparkDriverGateway, SparkExecutorsGateway):
     # --- events of the stage, from its threads ------------------------------------------------
 
     def executors_changed(self, registered: tuple[SparkExecutorInfo, ...]) -> None:
-        self._report(SparkExecutors(registered))
+        self.run_async(lambda: self._leader.tell_executors(registered))
 
     def progress(self, progress: SparkProgress) -> None:
         self._report(progress)

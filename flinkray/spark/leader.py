@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from flinkray.core.errors import CoordinatorReplacedError, FlinkRayError
+from flinkray.core.errors import CoordinatorReplacedError, FlinkRayError, RpcSerializationError
 from flinkray.core.ids import JobMasterId
 from flinkray.rpc import RpcEndpoint, RpcService, TerminationWatch, TimerHandle
 from flinkray.scheduler.job.coordinator_events import (
@@ -15,7 +15,7 @@ from flinkray.scheduler.job.coordinator_events import (
     CoordinatorFailure,
     SparkExecutors,
 )
-from flinkray.scheduler.shared.spark_reports import SparkProgress, SparkResult
+from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress, SparkResult
 from flinkray.spark.gateway import CoordinatorListenerGateway, SparkStageDescriptor
 
 log = logging.getLogger(__name__)
@@ -66,13 +66,18 @@ class JobMasterOfStage:
         self._on_alone = on_alone
         self._id = stage.job_master_id
         self._listener: CoordinatorListenerGateway
+        self._registered: set[int] = set()
+        """Subtasks whose executors are, or were."""
         self._last: dict[type[CoordinatorEvent], CoordinatorEvent] = {}
         self._events: asyncio.Queue[CoordinatorEvent] = asyncio.Queue()
         self._watch: TerminationWatch | None = None
         self._telling: asyncio.Task[None] | None = None
         self._deadline: TimerHandle | None = None
         """While it is alone."""
-        self._adopting = asyncio.Lock()
+        self._asked = 0
+        """How many JobMasters have wanted to adopt it."""
+        self._followed = 0
+        """Which of them it follows."""
 
     async def follow_first(self) -> None:
         """The one that has started the attempt.
@@ -104,16 +109,29 @@ class JobMasterOfStage:
             self._follow(self._listener)
 
     async def adopt(self, job_master_id: JobMasterId, address: str) -> None:
-        """Another one leads the job.  One after the other: who asks first is asked first whether it
-        does."""
-        async with self._adopting:
-            if job_master_id == self._id:
-                self.lives()
-                return
-            listener = await _leading(self._endpoint.rpc_service, address, job_master_id)
-            log.info("%s goes on under JobMaster %s", self._endpoint.address, job_master_id)
-            self._id = job_master_id
-            self._follow(listener)
+        """Another one leads the job, as it says when it is asked.
+
+        Raises:
+            CoordinatorReplacedError: a later one was adopted before it had said so.
+        """
+        if job_master_id == self._id:
+            self.lives()
+            return
+        self._asked += 1
+        number = self._asked
+        listener = await _leading(self._endpoint.rpc_service, address, job_master_id)
+        if number < self._followed:
+            self.refuse_others(job_master_id)
+            return
+        log.info("%s goes on under JobMaster %s", self._endpoint.address, job_master_id)
+        self._id, self._followed = job_master_id, number
+        self._follow(listener)
+
+    def tell_executors(self, registered: tuple[SparkExecutorInfo, ...]) -> None:
+        """Those that are registered now."""
+        now = {info.subtask_index for info in registered}
+        self._registered |= now
+        self.tell(SparkExecutors(registered, tuple(sorted(self._registered - now))))
 
     def tell(self, event: CoordinatorEvent) -> None:
         self._last[type(event)] = event
@@ -143,6 +161,10 @@ class JobMasterOfStage:
             event = await events.get()
             try:
                 await listener.coordinator_told(self._stage.coordinator, event)
+            except RpcSerializationError:
+                log.exception("%s ends: nobody can be told this", self._endpoint.address)
+                self._on_alone()
+                return
             except FlinkRayError as error:  # gone, followed by another one, or deaf
                 self._lost(listener, str(error))
                 return

@@ -44,7 +44,6 @@ from flinkray.rpc import RpcEndpoint, RpcService
 from flinkray.scheduler.job.coordinator_events import (
     CoordinatorEvent,
     CoordinatorFailure,
-    SparkExecutors,
 )
 from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress, SparkResult
 from flinkray.spark.epochs import EpochHandOver, EpochTaker, WritesItself, handed_over_before
@@ -122,7 +121,7 @@ class ScriptedSparkDriver(RpcEndpoint, SparkDriverGateway):
 
     async def _hand_epochs_over(self, location: str) -> None:
         stopping = threading.Event()
-        self._tell(SparkExecutors(self._executors()))
+        self._leader.tell_executors(self._executors())
         work = self._rpc_service.run_blocking(self._hand_over, location, stopping)
         working = asyncio.ensure_future(work)
         try:
@@ -172,9 +171,9 @@ class ScriptedSparkDriver(RpcEndpoint, SparkDriverGateway):
         for step in steps:
             verb, _, argument = step.partition(" ")
             if verb == "register":
-                self._tell(SparkExecutors(self._executors()))
+                self._leader.tell_executors(self._executors())
             elif verb == "lose":
-                self._tell(SparkExecutors(self._executors(without=int(argument))))
+                self._leader.tell_executors(self._executors(without=int(argument)))
             elif verb == "progress":
                 self._tell(SparkProgress(completed_tasks=int(argument)))
             elif verb == "read":

@@ -41,7 +41,8 @@ class CoordinatorKind(Enum):
 
 @message
 class CoordinatorID:
-    """One attempt of one coordinator.  Attempts are counted from 0 by each JobMaster."""
+    """One attempt of one coordinator.  Attempts are counted from 0, on from those that an earlier
+    JobMaster has noted."""
 
     kind: CoordinatorKind
     vertex_id: JobVertexID | None
@@ -112,6 +113,8 @@ class SparkExecutors:
     """The executors that are registered with Spark now (the whole list)."""
 
     registered: tuple[SparkExecutorInfo, ...]
+    missing: tuple[int, ...] = ()
+    """Subtasks whose executors were registered once, and are not now."""
 
 
 # --- master formats -------------------------------------------------------------------------------

@@ -106,7 +106,11 @@ class JobNotebook:
             self._record.restarts,
             self._record.failovers,
             tuple(
-                CoordinatorAttempt(vertex.vertex.vertex_id, vertex.coordinator_attempt)
+                CoordinatorAttempt(
+                    vertex.vertex.vertex_id,
+                    vertex.coordinator_attempt,
+                    not self._attempts[vertex.first] & NOT_DEPLOYED,
+                )
                 for vertex in graph.vertices
                 if vertex.is_coordinated and self._attempts[vertex.first]
             ),

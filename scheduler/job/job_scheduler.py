@@ -427,6 +427,7 @@ class JobScheduler:
             self._job.add_failure(Failure(text), now)
         if notes is not None:
             self._outbox.notebook.to_be_noted()
+            self._coordinators.count_on(notes.coordinators)
             if notes.source_coordinator is not None:
                 steps += self._coordinators.replace_adopted(
                     CoordinatorKind.SOURCE_ENUMERATORS, notes.source_coordinator.attempt_number, now

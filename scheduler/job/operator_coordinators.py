@@ -37,6 +37,7 @@ from flinkray.scheduler.job.transitions import (
 from flinkray.scheduler.shared.slots import AllocatedSlot
 from flinkray.scheduler.shared.spark_reports import SparkProgress
 from flinkray.scheduler.shared.story import Story
+from flinkray.scheduler.shared.taking_over import CoordinatorAttempt
 
 
 class CoordinatorState(Enum):
@@ -259,10 +260,16 @@ class OperatorCoordinators:
             steps += self._by_vertex[attempt.vertex_id].adopted(
                 attempt.attempt_number,
                 now,
-                is_there=attempt.vertex_id in transition.there,
+                is_there=attempt.is_present and attempt.vertex_id in transition.there,
                 is_finished=attempt.vertex_id in transition.finished,
             )
         return steps
+
+    def count_on(self, attempts: Iterable[CoordinatorAttempt]) -> None:
+        """From those that an earlier JobMaster has started in another execution graph: what one of
+        them may still tell is of no attempt of this one."""
+        for attempt in attempts:
+            self._by_vertex[attempt.vertex_id].attempt_number = attempt.attempt_number
 
     # --- what people ask --------------------------------------------------------------------------
 

@@ -70,6 +70,8 @@ class SparkDriverCoordinator(RegionCoordinator):
         self._vertex = vertex
         self._record = record
         self._restarts = restarts
+        self._unheard: set[int] = set()
+        """Subtasks that were adopted as deployed, and whose executors the driver has not named."""
         self.region = regions.of[vertex.first]
 
     @property
@@ -85,6 +87,7 @@ class SparkDriverCoordinator(RegionCoordinator):
 
     def deployed(self, slots: tuple[AllocatedSlot, ...], now: float) -> Steps:
         self.progress = None
+        self._unheard.clear()
         graph = self._graph
         results = self._results()
         steps = self.start(now, slots, self._inputs(), results, graph.restores, graph.graph_id)
@@ -106,6 +109,7 @@ class SparkDriverCoordinator(RegionCoordinator):
         else:
             self.attempt_number = attempt_number
         if not is_finished:
+            self._unheard = set(range(vertex.parallelism))
             return steps
         executions = vertex.executions
         for execution in executions:
@@ -173,6 +177,10 @@ class SparkDriverCoordinator(RegionCoordinator):
         """A lost executor is followed by a new attempt."""
         by_subtask = {info.subtask_index: info for info in event.registered}
         steps: list[Step] = []
+        self._unheard -= by_subtask.keys()
+        for index in self._unheard & set(event.missing):
+            self._unheard.remove(index)
+            steps += self._replace(self._vertex.subtasks[index], now)
         for index, subtask in enumerate(self._vertex.subtasks):
             info = by_subtask.get(index)
             execution = subtask.current
@@ -191,10 +199,10 @@ class SparkDriverCoordinator(RegionCoordinator):
         lost = subtask.current
         slot, process = lost.slot, lost.process
         assert slot is not None
-        assert process is not None
+        which = "" if process is None else f" {process.name} (pid {process.pid})"
         failure = failure_of(
             lost,
-            f"Spark executor {process.name} (pid {process.pid}) of {lost.task_name} was lost; "
+            f"Spark executor{which} of {lost.task_name} was lost; "
             "Spark goes on while Ray restarts it in its slot",
         )
         lost.end(failure, now)

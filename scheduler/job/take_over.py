@@ -267,7 +267,7 @@ class TakeOver:
         plan = TakeOverPlan()
         seen: dict[int, None] = {}
         finished = tuple(finished)
-        self._add_finished_stages(plan, finished, seen)
+        self._add_finished_stages(plan, finished, reports, seen)
         for report in reports:
             plan.kv_states += report.kv_states
             slots = {slot.allocation_id: slot for slot in report.slots}
@@ -422,10 +422,16 @@ class TakeOver:
         return f"it reads from other attempts of {name} than those that count"
 
     def _add_finished_stages(
-        self, plan: TakeOverPlan, finished: Iterable[FinishedTask], seen: dict[int, None]
+        self,
+        plan: TakeOverPlan,
+        finished: Iterable[FinishedTask],
+        reports: Iterable[TaskExecutorReport],
+        seen: dict[int, None],
     ) -> None:
         """Those that a coordinator has finished, all together: what TaskExecutors had in their
-        place was cancelled, or is going to be."""
+        place was cancelled, or is going to be.  As long as the coordinator is there, so are its
+        slots."""
+        slots = {slot.allocation_id: slot for report in reports for slot in report.slots}
         by_ordinal: dict[int, FinishedTask] = {}
         for task in finished:
             attempt_id = task.state.attempt_id
@@ -434,11 +440,20 @@ class TakeOver:
                 if ordinal is not None and attempt_id.attempt_number + 1 == self._noted[ordinal]:
                     by_ordinal[ordinal] = task
         for vertex in self._graph.vertices:
-            if vertex.is_coordinated and all(o in by_ordinal for o in vertex.ordinals):
-                plan.finished_stages.append(vertex.vertex.vertex_id)
-                for ordinal in vertex.ordinals:
-                    seen[ordinal] = None
-                    task = by_ordinal[ordinal]
+            if not vertex.is_coordinated or any(o not in by_ordinal for o in vertex.ordinals):
+                continue
+            if not vertex.vertex.results and self._notes.result is None:
+                continue  # what it has told is not noted
+            plan.finished_stages.append(vertex.vertex.vertex_id)
+            is_there = vertex.vertex.vertex_id in self._coordinated
+            for ordinal in vertex.ordinals:
+                seen[ordinal] = None
+                task = by_ordinal[ordinal]
+                slot = slots.get(task.slot.allocation_id)
+                shares = self._graph.subtasks[ordinal], task.slot.allocation_id
+                if is_there and slot is not None and self._shares(*shares):
+                    plan.running.append(RunningAttempt(ordinal, slot, ExecutionState.RUNNING))
+                else:
                     plan.ended.append(EndedAttempt(ordinal, task.slot, task.state))
 
     def _add_finished(
@@ -467,6 +482,7 @@ class TakeOver:
         place, places = self._notes.source_coordinator, self._notes.task_executors
         return (
             place is not None
+            and not self._coordinated
             and not place.has_readers
             and place.restores == self._notes.restores
             and bool(places)

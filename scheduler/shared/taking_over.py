@@ -35,6 +35,8 @@ class CoordinatorAttempt:
 
     vertex_id: JobVertexID
     attempt_number: int
+    is_present: bool
+    """False: the next one is to begin, when the vertex is deployed again."""
 
 
 NOT_DEPLOYED = 1 << 31

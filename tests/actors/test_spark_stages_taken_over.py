@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from flinkray.core.ids import JobID
+from flinkray.actors.coordinators.spark_driver_process import SparkDriverProcess
+from flinkray.actors.job_master.endpoint import JobMaster
+from flinkray.core.errors import CoordinatorReplacedError
+from flinkray.core.ids import JobID, JobMasterId
+from flinkray.rpc import EndpointSpec, FencedRpcEndpoint, LocalRpcService
+from flinkray.scheduler.job.coordinator_events import SparkExecutors
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.spark.gateway import SparkDriverGateway
+from flinkray.testing import TestingGateway
 from flinkray.testing.cluster_under_test import scripted_job
 from flinkray.testing.mini_cluster import MiniCluster
+from flinkray.testing.scripted_spark_driver import ScriptedSparkDriver
+from tests.actors.conftest import QUICK
 from tests.actors.test_jobs_on_a_local_cluster import RUNS, end, eventually, until_executing
+from tests.spark.test_driver import LEADER, stage_of
 
 
 async def until_taken_over(cluster: MiniCluster, job_id: JobID, failovers: int = 1) -> None:
@@ -21,8 +35,9 @@ async def until_taken_over(cluster: MiniCluster, job_id: JobID, failovers: int =
 
 
 async def attempts(cluster: MiniCluster, job_id: JobID) -> list[int]:
-    (vertex,) = (await cluster.details(job_id)).vertices
-    return [execution.attempt_number for execution in vertex.executions]
+    """None while there is no JobMaster."""
+    vertices = (await cluster.details(job_id)).vertices
+    return [execution.attempt_number for vertex in vertices for execution in vertex.executions]
 
 
 async def test_driver_and_executors_live_on_when_job_masters_die(cluster: MiniCluster) -> None:
@@ -113,3 +128,106 @@ async def test_a_driver_of_which_no_notes_are_left_ends_and_the_job_begins_anew(
     assert await attempts(cluster, job_id) == [0, 0]
     await (await cluster.dispatcher()).cancel_job(job_id)
     await end(cluster, job_id)
+
+
+async def test_an_executor_that_was_lost_without_a_job_master_has_another_attempt(
+    cluster: MiniCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adopted = ScriptedSparkDriver.adopt
+
+    async def adopt(self: ScriptedSparkDriver, job_master_id: JobMasterId, address: str) -> None:
+        async def has_lost_one() -> bool:
+            event = self._leader._last[SparkExecutors]
+            return isinstance(event, SparkExecutors) and event.missing == (1,)
+
+        await eventually(has_lost_one, "the loss of an executor")
+        await adopted(self, job_master_id, address)
+
+    monkeypatch.setattr(ScriptedSparkDriver, "adopt", adopt)
+    steps = ["register", "pause 0.3", "lose 1", "pause 1", "register", "wait"]
+    job_id = await cluster.submit(scripted_job(steps))
+    await until_executing(cluster, job_id)
+
+    cluster.crash("JobMaster")
+
+    async def is_replaced() -> bool:
+        return await attempts(cluster, job_id) == [0, 1]
+
+    await eventually(is_replaced, "the next attempt of subtask 1")
+    await until_executing(cluster, job_id)
+    details = await cluster.details(job_id)
+    assert (details.restarts, details.failovers) == (0, 1)
+
+
+async def test_a_driver_that_counts_as_dead_is_killed_before_the_next_one_begins(
+    cluster: MiniCluster,
+) -> None:
+    job_id = await cluster.submit(scripted_job(RUNS))
+    await until_executing(cluster, job_id)
+    (past,) = cluster.processes("SparkDriver")
+    (name,) = cluster.processes("JobMaster")
+    (job_master,) = (
+        it for it in cluster.network.services[name].endpoints() if isinstance(it, JobMaster)
+    )
+    (running,) = job_master._coordinators._running.values()
+    assert running.watch is not None
+
+    running.watch.fire("the connection was lost")
+
+    async def is_restarted() -> bool:
+        return await attempts(cluster, job_id) == [1, 1]
+
+    await eventually(is_restarted, "the next attempts")
+    assert past not in cluster.processes("SparkDriver")
+
+
+async def test_a_driver_that_does_not_answer_is_lost_when_reports_are_not_waited_for_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(self: ScriptedSparkDriver, job_master_id: JobMasterId, address: str) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(ScriptedSparkDriver, "adopt", never)
+    configuration = {**QUICK, "jobmaster.takeover-report-timeout": "0.3 s"}
+    async with MiniCluster(str(tmp_path), configuration=configuration) as cluster:
+        job_id = await cluster.submit(scripted_job(RUNS))
+        await until_executing(cluster, job_id)
+        (past,) = cluster.processes("SparkDriver")
+
+        cluster.crash("JobMaster")
+        await until_taken_over(cluster, job_id)
+
+        assert await attempts(cluster, job_id) == [1, 1]
+        assert past not in cluster.processes("SparkDriver")
+
+
+async def test_a_driver_begins_when_it_is_noted_and_stops_when_what_it_has_told_is() -> None:
+    service, noted, replaced = LocalRpcService("JobMaster-1"), asyncio.Event(), list[str]()
+
+    async def wait() -> None:
+        await noted.wait()
+
+    job_master: FencedRpcEndpoint[JobMasterId] = FencedRpcEndpoint(service, "jobmaster", LEADER)
+    services: Any = None
+    process = SparkDriverProcess(
+        job_master, scripted_job(RUNS), services, "no:driver", wait, replaced.append
+    )
+    spec = EndpointSpec("SparkDriver", "SparkDriver-1", "no:driver", stage_of(LEADER))
+    preparing = asyncio.ensure_future(process.prepared(spec))
+    driver = TestingGateway(SparkDriverGateway).lenient()
+    driver.start(service, "sparkdriver")
+    connected = await process.connect(service, "JobMaster-1/sparkdriver")
+    stopping = asyncio.ensure_future(connected.stop())
+    await connected.request_heartbeat()
+    assert driver.calls == [("request_heartbeat", (LEADER,))]
+    assert not preparing.done()
+
+    noted.set()
+    assert await preparing == spec
+    await stopping
+    assert driver.calls_of(SparkDriverGateway.stop) == [(LEADER,)]
+
+    driver.on(SparkDriverGateway.request_heartbeat).raising(CoordinatorReplacedError("another's"))
+    await connected.request_heartbeat()
+    assert replaced == ["another's"]
+    await service.close()

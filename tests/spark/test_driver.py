@@ -397,6 +397,49 @@ async def test_orders_of_a_job_master_that_was_replaced_are_refused(orphan: Scen
     assert orphan.stage.stops == 1
 
 
+async def test_executors_that_were_there_and_are_not_are_named(orphan: Scene) -> None:
+    await orphan.start()
+    other = replace(EXECUTOR, subtask_index=1)
+    for registered in ((EXECUTOR, other), (other,), (), (EXECUTOR,)):
+        orphan.stage.tell(lambda listener: listener.executors_changed(registered))  # noqa: B023
+    await orphan.job_master.wait_for(CoordinatorListenerGateway.coordinator_told, 4)
+    told = orphan.job_master.calls_of(CoordinatorListenerGateway.coordinator_told)
+    assert [event.missing for _, event in told] == [(), (0,), (0, 1), (1,)]
+
+
+async def test_the_later_of_two_that_adopt_it_has_it(orphan: Scene) -> None:
+    """The first one's word that it leads comes late."""
+    await orphan.start()
+    first = await orphan.next_job_master()
+    may_say = asyncio.Event()
+
+    async def says_so() -> None:
+        await may_say.wait()
+
+    first.on(CoordinatorListenerGateway.confirm_leadership).calling(says_so)
+    driver = await orphan.connect()
+    early = asyncio.ensure_future(driver.adopt(SUCCESSOR, "JobMaster-1/jobmaster"))
+    await first.wait_for(CoordinatorListenerGateway.confirm_leadership)
+    second_service = LocalRpcService("JobMaster-2", orphan.network)
+    second = TestingGateway(CoordinatorListenerGateway, PREDECESSOR).lenient()
+    second.start(second_service, "jobmaster")
+    await driver.adopt(PREDECESSOR, "JobMaster-2/jobmaster")
+    may_say.set()
+
+    with pytest.raises(CoordinatorReplacedError):
+        await early
+    await driver.request_heartbeat(PREDECESSOR)
+    await second_service.close()
+
+
+async def test_a_report_that_nobody_can_be_sent_ends_the_stage(orphan: Scene) -> None:
+    await orphan.start()
+    result = SparkResult("/results", 3, "x" * 20_000_000)
+    orphan.stage.tell(lambda listener: listener.finished(result))
+    await orphan.driver.terminated
+    assert orphan.stage.stops == 1
+
+
 async def test_a_driver_is_not_adopted_by_who_does_not_lead(orphan: Scene) -> None:
     await orphan.start()
     driver = await orphan.connect()

@@ -16,17 +16,20 @@ from flinkray.scheduler.graph.job_graph import (
     ResultMedium,
     ResultPartitionType,
 )
+from flinkray.scheduler.job.coordinator_events import SparkExecutors
 from flinkray.scheduler.job.job_scheduler_actions import (
+    AdoptSlots,
     CancelTasks,
     DeployTasks,
     JobSchedulerAction,
+    NoteFinished,
     StartCoordinator,
     StopCoordinator,
 )
 from flinkray.scheduler.shared.slots import AllocatedSlot, SameWorkerGroup
 from flinkray.scheduler.shared.spark_reports import SparkProgress
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
-from flinkray.scheduler.slots.slot_requests import SlotRequest, SlotRequests
+from flinkray.scheduler.slots.slot_requests import ReturnSlots, SlotRequest, SlotRequests
 from tests.scheduler.builders import id_of, only, spark_job, spark_vertex
 from tests.scheduler.graphs import data_set_id
 from tests.scheduler.job.job_under_test import (
@@ -107,6 +110,29 @@ def test_an_executor_that_was_replaced_meanwhile_is_the_same_attempt() -> None:
     assert job.stage_states() == ["RUNNING 1", "RUNNING 0"], "from now on they are attempts"
 
 
+def test_an_executor_that_was_lost_meanwhile_has_another_attempt() -> None:
+    """The standalone host waits for it: nobody else starts one."""
+    job = StagesUnderTest()
+    job.run()
+    job.replace_job_master()
+    actions = job.says(SparkExecutors((executor(0),), missing=(1,)))
+    assert job.deployed(actions) == "stage2#1"
+    assert job.cancelled(actions) == "stage2#0"
+    assert job.says(SparkExecutors((executor(0),), missing=(1,))) == [], "it has one"
+    job.executors(executor(0), executor(1, pid=900))
+    assert job.stage_states() == ["RUNNING 0", "RUNNING 1"]
+
+
+def test_an_executor_that_has_not_come_yet_is_waited_for() -> None:
+    job = StagesUnderTest()
+    job.deploy().started()
+    job.replace_job_master()
+    assert job.executors(executor(1)) == []
+    assert job.stage_states() == ["DEPLOYING 0", "RUNNING 0"]
+    assert job.executors(executor(0), executor(1)) == []
+    assert job.stage_states() == ["RUNNING 0", "RUNNING 0"]
+
+
 def test_a_stage_whose_driver_is_lost_begins_anew_as_the_next_attempt() -> None:
     job = StagesUnderTest()
     job.run()
@@ -169,6 +195,65 @@ def test_a_result_whose_driver_has_ended_is_not_lost() -> None:
     assert job.ended.details.restarts == 0
 
 
+def test_a_result_that_is_not_noted_is_told_again_by_the_driver() -> None:
+    job = StagesUnderTest()
+    job.run()
+    job.carried_out = 1  # the note that it has finished
+    actions = job.says(RESULT)
+    assert [type(action) for action in actions] == [NoteFinished]
+    job.replace_job_master()
+    assert job.ended is None
+    job.executors(executor(0), executor(1))
+    assert only(job.says(RESULT), StopCoordinator) == [StopCoordinator(driver())]
+    job.stopped()
+    assert job.ended is not None
+    assert job.ended.result.result_location == RESULT.location
+
+
+def test_slots_of_a_finished_stage_are_its_own_until_its_driver_has_ended() -> None:
+    job = two_stages()
+    job.run()
+    job.says(RESULT)
+    before = set(job.reserved)
+    actions = job.replace_job_master()
+    (adopted,) = only(actions, AdoptSlots)
+    in_use = [it.slot.allocation_id for it in adopted.slots if it.request_id is not None]
+    assert set(in_use) == before
+    assert only(actions, NoteFinished), "for the next one"
+    assert only(actions, ReturnSlots) == []
+    actions = job.stopped()
+    assert job.deployed(actions) == "last1#0", "in one of them"
+    returned = [a for it in only(actions, ReturnSlots) for a in it.allocations]
+    assert set(returned) < before
+    assert len(returned) == 1
+
+
+def test_a_reset_stage_has_no_driver_any_more() -> None:
+    """Whatever process of it is still there; it is killed."""
+    job = StagesUnderTest()
+    job.run()
+    job.tell("coordinator_lost", driver(), "its connection was lost")
+    job.confirm_cancellations()
+    job.delay_over()
+    job.replace_job_master()
+    actions = job.give()
+    assert job.deployed(actions) == "stage1#1 stage2#1"
+    assert only(actions, StartCoordinator)[0].coordinator == driver(1)
+
+
+def test_what_a_driver_of_a_past_execution_graph_tells_is_of_no_attempt() -> None:
+    job = StagesUnderTest()
+    job.run()
+    assert job.notes is not None
+    job.notes = replace(job.notes, is_being_scaled=True)  # a reason to begin anew
+    job.replace_job_master()
+    job.confirm_cancellations()
+    (start,) = only(job.give(), StartCoordinator)
+    assert start.coordinator == driver(1)
+    assert job.says(RESULT) == []
+    assert job.says(FAILURE) == []
+
+
 def test_a_result_of_which_a_part_is_not_noted_is_made_again() -> None:
     job = StagesUnderTest()
     job.run()
@@ -203,6 +288,20 @@ def test_the_next_stage_begins_when_the_one_before_was_finished_by_a_past_job_ma
     job.drivers.clear()
     job.replace_job_master()
     assert job.deployed(job.give()) == "last1#0"
+
+
+def test_results_of_a_later_attempt_are_read_as_such() -> None:
+    job = two_stages()
+    job.run()
+    job.says(FAILURE)
+    job.tell("coordinator_lost", driver(), "it has failed")
+    job.restart()
+    job.started(1)
+    job.says(RESULT, 1)
+    job.drivers.clear()
+    job.replace_job_master()
+    (start,) = only(job.give(), StartCoordinator)
+    assert start.inputs[0].locations.coordinator_attempt == 1
 
 
 def test_a_second_job_master_takes_over_what_the_first_one_has() -> None:
