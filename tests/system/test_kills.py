@@ -127,35 +127,6 @@ def test_a_job_ends_right_after_kills_of_a_task_executor_its_driver_and_its_jvm(
 
 
 @pytest.mark.slow
-def test_job_keeps_its_slots_after_a_kill_of_its_job_master(
-    client: ClusterClient, gate: Gate, resources_before: dict[str, float]
-) -> None:
-    """The next one runs the job again, in the same TaskExecutors."""
-    handle = client.submit(flinkray.spark_job(gate.pipeline(), parallelism=2, memory="1g"))
-    wait_for_tasks(gate)
-    group = handle.details().worker_group
-    assert group is not None
-
-    def task_executors() -> set[int]:
-        of_group = (a for a in live_actors() if a.worker_group == str(group))
-        return {a.pid for a in of_group if a.kind == "TaskExecutor"}
-
-    before = task_executors()
-    assert len(before) == 2
-    kill(actor("JobMaster", handle.job_id).pid)
-
-    def runs_again() -> bool:
-        return handle.details().restarts == 1 and running(handle) == 2
-
-    wait_until(runs_again, 90, "the job to run again")
-    assert handle.details().worker_group == group
-    assert task_executors() == before
-    gate.open()
-    assert rows(handle) == expected_rows()
-    assert_leaves_nothing(handle.job_id, resources_before)
-
-
-@pytest.mark.slow
 def test_jobs_without_restarts_fail_with_the_cause_after_a_kill_of_a_task_executor_or_driver(
     client: ClusterClient, gate: Gate, resources_before: dict[str, float]
 ) -> None:

@@ -83,7 +83,7 @@ def test_a_job_on_the_standalone_host_survives_the_death_of_an_executor_and_leav
 def test_a_stage_goes_on_when_its_job_master_is_killed(
     client: ClusterClient, gate: Gate, resources_before: dict[str, float]
 ) -> None:
-    """HA-27, also of Spark: the same driver, executors and tasks."""
+    """HA-27, also of Spark: the same slots, driver, executors and tasks."""
     handle = client.submit(flinkray.spark_job(gate.pipeline(), parallelism=2, memory="1g"))
     wait_for_tasks(gate)
 
@@ -95,12 +95,20 @@ def test_a_stage_goes_on_when_its_job_master_is_killed(
         vertices = handle.details().vertices  # none while there is no JobMaster
         return [(e.attempt_number, e.executor_pid) for v in vertices for e in v.executions]
 
+    def slots() -> list[int]:
+        (group,) = worker_groups(handle.job_id)
+        actors = live_actors()
+        return sorted(a.pid for a in actors if a.worker_group == group and a.kind == "TaskExecutor")
+
     (job_master,), driver, before = processes("JobMaster"), processes("SparkDriver"), executors()
+    task_executors = slots()
+    assert len(task_executors) == 2
     tasks = gate.waiting_tasks()
     os.kill(job_master, signal.SIGKILL)
     wait_until(lambda: handle.details().failovers == 1, 30, "the next JobMaster")
     wait_until(lambda: executors() == before, 30, "the same executors")
     assert processes("SparkDriver") == driver
+    assert slots() == task_executors
     assert gate.waiting_tasks() == tasks
 
     gate.open()
