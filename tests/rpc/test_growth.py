@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import uuid
 from contextlib import suppress
 
@@ -16,6 +17,7 @@ from flinkray.testing.waiting import eventually
 from tests.rpc.endpoints import EchoGateway, echo_spec
 
 MIB = 2**20
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="memory is known on Linux only")
 
 
 class Memory:
@@ -48,20 +50,19 @@ def test_nothing_grows_where_memory_is_not_known(at_start: int | None, later: in
     assert not watch.grown()
 
 
+@on_linux
 def test_memory_of_this_process_grows_by_what_it_keeps() -> None:
     before = memory_of_its_own()
-    if before is None:
-        pytest.skip("needs Linux")
+    assert before is not None
     kept = b"x" * (100 * MIB)
     after = memory_of_its_own()
     assert after is not None
     assert 90 * MIB < after - before < 200 * MIB, len(kept)
 
 
+@on_linux
 @pytest.mark.ray
 async def test_a_process_that_has_grown_is_replaced_by_a_fresh_one(ray_cluster: None) -> None:
-    if memory_of_its_own() is None:
-        pytest.skip("needs Linux")
     service = await RayRpcService.open(f"rpc-{uuid.uuid4().hex}", "driver")
     renewal = Renewal(growth=200 * MIB, age=0.0, interval=0.1)
     address = await service.spawn(echo_spec("worker", max_restarts=-1, renewal=renewal))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from flinkray.core.ids import JobVertexID
+from flinkray.core.ids import JobMasterId, JobVertexID
 from flinkray.scheduler.graph.job_graph import (
     DistributionPattern,
     FixedDelayRestart,
@@ -23,15 +23,18 @@ from flinkray.scheduler.job.job_scheduler_actions import (
     DeployTasks,
     JobSchedulerAction,
     NoteFinished,
+    NoteJob,
     StartCoordinator,
     StopCoordinator,
 )
 from flinkray.scheduler.shared.slots import AllocatedSlot, SameWorkerGroup
 from flinkray.scheduler.shared.spark_reports import SparkProgress
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
+from flinkray.scheduler.shared.taking_over import SourceCoordinatorPlace
 from flinkray.scheduler.slots.slot_requests import ReturnSlots, SlotRequest, SlotRequests
-from tests.scheduler.builders import id_of, only, spark_job, spark_vertex
-from tests.scheduler.graphs import data_set_id
+from tests.scheduler.builders import VERTEX, id_of, only, spark_job, spark_vertex
+from tests.scheduler.graphs import data_set_id, stream_vertex
+from tests.scheduler.graphs import job as graph_of
 from tests.scheduler.job.job_under_test import (
     FAILURE,
     RESULT,
@@ -239,6 +242,25 @@ def test_a_reset_stage_has_no_driver_any_more() -> None:
     actions = job.give()
     assert job.deployed(actions) == "stage1#1 stage2#1"
     assert only(actions, StartCoordinator)[0].coordinator == driver(1)
+
+
+def test_a_stage_whose_driver_is_there_was_deployed_though_nobody_has_its_tasks() -> None:
+    """The JobMaster has died between the start of the driver and the deployments."""
+    stage = replace(spark_vertex(), slot_sharing_group="spark")
+    vertices = (stream_vertex("a", 1), stage)
+    job = StagesUnderTest(graph_of(vertices=vertices, restart_strategy=RESTARTS))
+    job.drivers = {VERTEX}
+    job.tell("start")
+    job.carried_out = 2
+    assert [type(action) for action in job.give()] == [StartCoordinator, NoteJob]
+    assert job.notes is not None
+    place = SourceCoordinatorPlace(0, JobMasterId.generate(), "sources", 0, has_readers=False)
+    job.notes = replace(job.notes, source_coordinator=place)
+    assert job.notes.task_executors
+    assert only(job.replace_job_master(), StopCoordinator) == [StopCoordinator(driver())]
+    job.stopped()
+    (start,) = only(job.restart(), StartCoordinator)
+    assert start.coordinator == driver(1)
 
 
 def test_what_a_driver_of_a_past_execution_graph_tells_is_of_no_attempt() -> None:
