@@ -12,24 +12,22 @@ import psutil
 from flinkray.core.captured_output import note_output
 from flinkray.core.errors import RpcError
 from flinkray.core.ids import JobMasterId
-from flinkray.rpc import RpcEndpoint, RpcService
+from flinkray.rpc import RpcService
 from flinkray.scheduler.job.coordinator_events import (
     CoordinatorEvent,
     CoordinatorFailure,
 )
 from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress, SparkResult
 from flinkray.spark.gateway import (
-    SPARK_DRIVER_ENDPOINT,
     ExecutorLaunch,
     ExecutorSlot,
-    SparkDriverGateway,
     SparkExecutorsGateway,
     SparkSessionAccess,
     SparkSessionGateway,
     SparkSessionGuest,
     SparkStageDescriptor,
 )
-from flinkray.spark.leader import JobMasterOfStage, job_master_of
+from flinkray.spark.leader import LedDriver, job_master_of
 from flinkray.spark.ray_cluster import current_ray_context, place_of_this_process
 from flinkray.spark.session_guests import SparkSessionDesk
 from flinkray.spark.stage import SparkStage, StageListener, StageRun
@@ -75,7 +73,7 @@ async def attach_to_session(
     return session, await session.attach(guest)
 
 
-class SparkDriver(RpcEndpoint, SparkDriverGateway, SparkExecutorsGateway):
+class SparkDriver(LedDriver, SparkExecutorsGateway):
     """Runs one attempt of a stage and tells the JobMaster of it, in order.
 
     It lives until it is stopped, has failed, or no JobMaster has adopted it for too long; whatever
@@ -91,9 +89,8 @@ class SparkDriver(RpcEndpoint, SparkDriverGateway, SparkExecutorsGateway):
         node_id: str = "",
     ) -> None:
         """*session*: to which the stage is attached, as a guest.  *node_id*: of this process."""
-        super().__init__(rpc_service, SPARK_DRIVER_ENDPOINT)
+        super().__init__(rpc_service, stage)
         self._stage = stage
-        self._leader = JobMasterOfStage(self, stage, on_told=self._told, on_alone=self.close)
         self._run = create_run(self)
         self._session = session
         self._node_id = node_id
@@ -113,13 +110,6 @@ class SparkDriver(RpcEndpoint, SparkDriverGateway, SparkExecutorsGateway):
         await self._stop_spark()
 
     # --- orders -------------------------------------------------------------------------------
-
-    async def request_heartbeat(self, job_master_id: JobMasterId) -> None:
-        self._leader.refuse_others(job_master_id)
-        self._leader.lives()
-
-    async def adopt(self, job_master_id: JobMasterId, listener_address: str) -> None:
-        await self._leader.adopt(job_master_id, listener_address)
 
     async def stop(self, job_master_id: JobMasterId) -> None:
         self._leader.refuse_others(job_master_id)

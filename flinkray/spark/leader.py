@@ -16,7 +16,12 @@ from flinkray.scheduler.job.coordinator_events import (
     SparkExecutors,
 )
 from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress, SparkResult
-from flinkray.spark.gateway import CoordinatorListenerGateway, SparkStageDescriptor
+from flinkray.spark.gateway import (
+    SPARK_DRIVER_ENDPOINT,
+    CoordinatorListenerGateway,
+    SparkDriverGateway,
+    SparkStageDescriptor,
+)
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +48,24 @@ async def _leading(
     listener = await rpc_service.connect(address, CoordinatorListenerGateway, job_master_id)
     await listener.confirm_leadership()
     return listener
+
+
+class LedDriver(RpcEndpoint, SparkDriverGateway):
+    """What takes the orders of one JobMaster, and tells it of its stage."""
+
+    def __init__(self, rpc_service: RpcService, stage: SparkStageDescriptor) -> None:
+        super().__init__(rpc_service, SPARK_DRIVER_ENDPOINT)
+        self._leader = JobMasterOfStage(self, stage, on_told=self._told, on_alone=self.close)
+
+    async def request_heartbeat(self, job_master_id: JobMasterId) -> None:
+        self._leader.refuse_others(job_master_id)
+        self._leader.lives()
+
+    async def adopt(self, job_master_id: JobMasterId, listener_address: str) -> None:
+        await self._leader.adopt(job_master_id, listener_address)
+
+    def _told(self, event: CoordinatorEvent) -> None:
+        """The JobMaster knows it."""
 
 
 class JobMasterOfStage:

@@ -40,7 +40,7 @@ from flinkray.file_results import (
     read_batches,
     share_of,
 )
-from flinkray.rpc import RpcEndpoint, RpcService
+from flinkray.rpc import RpcService
 from flinkray.scheduler.job.coordinator_events import (
     CoordinatorEvent,
     CoordinatorFailure,
@@ -48,11 +48,10 @@ from flinkray.scheduler.job.coordinator_events import (
 from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress, SparkResult
 from flinkray.spark.epochs import EpochHandOver, EpochTaker, WritesItself, handed_over_before
 from flinkray.spark.gateway import (
-    SparkDriverGateway,
     SparkStageDescriptor,
 )
 from flinkray.spark.inputs import missing_of
-from flinkray.spark.leader import JobMasterOfStage, job_master_of
+from flinkray.spark.leader import LedDriver, job_master_of
 from flinkray.spark.micro_batches import EpochsToBatches, gone_through_before
 from flinkray.spark.result import input_failure, system_failure, user_failure
 from flinkray.spark.user_code import fetch_code, load_function
@@ -77,7 +76,7 @@ async def create_scripted_spark_driver(
     return ScriptedSparkDriver(rpc_service, descriptor, code)
 
 
-class ScriptedSparkDriver(RpcEndpoint, SparkDriverGateway):
+class ScriptedSparkDriver(LedDriver):
     """See the module's docstring."""
 
     def __init__(
@@ -86,25 +85,15 @@ class ScriptedSparkDriver(RpcEndpoint, SparkDriverGateway):
         descriptor: SparkStageDescriptor,
         code: bytes,
     ) -> None:
-        super().__init__(rpc_service, "sparkdriver")
+        super().__init__(rpc_service, descriptor)
         self._code = code
         self._descriptor = descriptor
-        self._leader = JobMasterOfStage(
-            self, descriptor, on_told=lambda _: None, on_alone=self.close
-        )
         self._rpc_service = rpc_service
         self._rows: list[str] = []
 
     async def on_start(self) -> None:
         await self._leader.follow_first()
         self.create_task(self._follow())
-
-    async def request_heartbeat(self, job_master_id: JobMasterId) -> None:
-        self._leader.refuse_others(job_master_id)
-        self._leader.lives()
-
-    async def adopt(self, job_master_id: JobMasterId, listener_address: str) -> None:
-        await self._leader.adopt(job_master_id, listener_address)
 
     async def stop(self, job_master_id: JobMasterId) -> None:
         self._leader.refuse_others(job_master_id)
