@@ -401,7 +401,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         bounds: tuple[ParallelismBounds, ...],
         others: ParallelismRange | None = None,
     ) -> None:
-        if job_id in self._ended or self._queries.managed(job_id).outcome is not None:
+        if self._ended.get(job_id) is not None:
             raise JobStateError(job_id, "it has ended")
         job = self._queries.managed(job_id)
         await asyncio.shield(job.accepted)

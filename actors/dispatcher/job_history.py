@@ -40,10 +40,13 @@ class JobHistory:
         self._capacity = configuration.get(options.JOB_STORE_MAX_CAPACITY)
         self._jobs: dict[JobID, ArchivedJob] = {}
         """In the order in which they ended."""
+        self._forgotten: dict[JobID, None] = {}
+        """Nobody is told of them any more, and they are stored yet."""
         self._timer: TimerHandle | None = None
 
     def __contains__(self, job_id: JobID) -> bool:
-        return job_id in self._jobs
+        """Whether the id is taken: a graph that is stored for it would not be run."""
+        return job_id in self._jobs or job_id in self._forgotten
 
     def __iter__(self) -> Iterator[ArchivedJob]:
         return iter(tuple(self._jobs.values()))
@@ -52,15 +55,18 @@ class JobHistory:
         return self._jobs.get(job_id)
 
     def recover(self, jobs: Iterable[ArchivedJob]) -> None:
-        """Those that are stored."""
+        """Those that are stored.  What expired while no Dispatcher was there is forgotten at once,
+        however long it takes to delete it."""
         for job in sorted(jobs, key=_end_time):
             self._jobs[job.job_id] = job
+        self._forget_old()
 
     def add(self, job: ArchivedJob) -> None:
         """One more has ended, and its result is marked as clean."""
         self._jobs[job.job_id] = job
-        if len(self._jobs) > self._capacity:
-            self._endpoint.create_task(self._forget_old(), "forget ended jobs")
+        self._forget_old()
+        if self._forgotten:
+            self._endpoint.create_task(self._delete_forgotten(), "delete forgotten jobs")
 
     def start(self) -> None:
         """Begin to forget."""
@@ -75,22 +81,28 @@ class JobHistory:
     async def _look(self) -> None:
         pause = min(_LONGEST_PAUSE, max(1.0, self._expiration / 10))
         self._timer = self._endpoint.schedule_run_async(pause, self._look)
-        await self._forget_old()
+        self._forget_old()
+        await self._delete_forgotten()
 
-    async def _forget_old(self) -> None:
+    def _forget_old(self) -> None:
         latest_end = self._endpoint.clock.time() - self._expiration
         surplus = len(self._jobs) - self._capacity
         for number, job in enumerate(tuple(self._jobs.values())):
             if number >= surplus and _end_time(job) > latest_end:
                 return
+            del self._jobs[job.job_id]
+            self._forgotten[job.job_id] = None
+
+    async def _delete_forgotten(self) -> None:
+        for job_id in tuple(self._forgotten):
             try:
                 # first: what is left of one that nobody knows would be left for ever
-                await self._delete_data(job.job_id)
-                await self._store.remove_result(job.job_id)
+                await self._delete_data(job_id)
+                await self._store.remove_result(job_id)
             except (StoreError, OSError) as error:
-                log.warning("job %s cannot be forgotten yet: %s", job.job_id, error)
+                log.warning("job %s cannot be deleted yet: %s", job_id, error)
                 return
-            self._jobs.pop(job.job_id, None)
+            self._forgotten.pop(job_id, None)
 
     async def _delete_data(self, job_id: JobID) -> None:
         directory = ResultDirectory(data_of_job(self._storage_dir, job_id))

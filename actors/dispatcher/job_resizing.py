@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from flinkray.actors.dispatcher.managed_job import ManagedJob
+from flinkray.actors.dispatcher.managed_job import ManagedJob, Resizing
 from flinkray.actors.dispatcher.retry_until_done import retry_until_done
 from flinkray.actors.gateways.messages import StoredJob
 from flinkray.core.errors import FlinkRayError, JobStateError, RpcError
@@ -45,15 +46,31 @@ class JobResizing:
         self._leave_to_successor = leave_to_successor
 
     async def resize(self, job: ManagedJob, bounds: tuple[ParallelismBounds, ...]) -> None:
-        """See :meth:`DispatcherGateway.resize_job`."""
-        if job.is_resizing:
-            raise JobStateError(job.job_id, "another change of its parallelism is under way")
-        job.is_resizing = True
+        """See :meth:`DispatcherGateway.resize_job`.  Who asks for the same again, as the answer was
+        late, is given that answer."""
+        if job.resizing is not None:
+            if job.resizing.bounds != bounds:
+                raise JobStateError(job.job_id, "another change of its parallelism is under way")
+            await asyncio.shield(job.resizing.stored)
+            return
+        stored: asyncio.Future[None] = self._dispatcher.rpc_service.loop.create_future()
+        job.resizing = Resizing(bounds, stored)
+        try:
+            await self._change(job, bounds)
+        except FlinkRayError as error:
+            stored.set_exception(error)
+            stored.exception()
+            raise
+        stored.set_result(None)
+        if not await self._is_told(job):
+            self._dispatcher.create_task(self._keep_telling(job), f"resize {job.job_id}")
+
+    async def _change(self, job: ManagedJob, bounds: tuple[ParallelismBounds, ...]) -> None:
         known = await self._max_parallelism(job)
         try:
             changed = with_bounds(job.graph, bounds, known)
         except JobStateError:
-            job.is_resizing = False
+            job.resizing = None
             raise
         try:
             await self._store(job, changed)
@@ -62,9 +79,9 @@ class JobResizing:
             await self._leave_to_successor(error)
             text = f"its new parallelism could not be stored: {error}"
             raise JobStateError(job.job_id, text) from error
-        job.is_resizing = False
-        if not await self._is_told(job):
-            self._dispatcher.create_task(self._keep_telling(job), f"resize {job.job_id}")
+        job.resizing = None
+        if job.outcome is not None:
+            raise JobStateError(job.job_id, "it has ended")
 
     async def _max_parallelism(self, job: ManagedJob) -> Parallelism:
         """As its JobMaster knows it.  While none does, what the graph says has to do: a JobMaster
@@ -93,7 +110,7 @@ class JobResizing:
                     f"job {job.job_id}: cannot take back its new parallelism yet",
                     lambda: self._graphs.put_job_graph(stored),
                 )
-        job.is_resizing = False
+        job.resizing = None
 
     async def _is_told(self, job: ManagedJob) -> bool:
         """Whether the JobMaster knows, or nobody is there."""

@@ -16,10 +16,19 @@ from flinkray.core.config import Configuration
 from flinkray.core.errors import ConfigurationError, JobExecutionError
 from flinkray.core.ids import JobID, JobMasterId
 from flinkray.rpc import TerminationWatch
-from flinkray.scheduler.graph.job_graph import JobGraph
+from flinkray.scheduler.graph.job_graph import JobGraph, ParallelismBounds
 from flinkray.scheduler.reports.job_info import ExceptionEntry, JobDetails, JobOverview, JobResult
 from flinkray.scheduler.reports.job_settings import JobSettings
 from flinkray.scheduler.shared.states import JobStatus
+
+
+@dataclass(frozen=True)
+class Resizing:
+    """A change of a job's parallelism that is under way."""
+
+    bounds: tuple[ParallelismBounds, ...]
+    stored: asyncio.Future[None]
+    """Completes when it is, or fails with the reason why it is not."""
 
 
 @dataclass
@@ -50,8 +59,8 @@ class ManagedJob:
     cancel_requested: bool = False
     cancel_cause: ExceptionEntry | None = None
     """Why, if no client has asked for it."""
-    is_resizing: bool = False
-    """Whether a change of its parallelism is under way."""
+    resizing: Resizing | None = None
+    """As long as it may still be taken back, too."""
     storing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by who writes its graph: what is written last must be what counts."""
     ending: asyncio.Task[None] | None = None

@@ -661,6 +661,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         self, dispatcher_id: DispatcherId, bounds: tuple[ParallelismBounds, ...]
     ) -> None:
         self._leaders.refuse_other_dispatchers(dispatcher_id, "resize")
+        self._leaders.bounds_told()
         self.bounds_changed(bounds)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable
 from typing import Any, Protocol
 
 from flinkray.actors.gateways import DispatcherGateway, ResourceManagerGateway
@@ -17,7 +18,12 @@ from flinkray.actors.shared.settings import heartbeat_settings, registration_set
 from flinkray.blob import blob_server_beside
 from flinkray.core.errors import FencingTokenError, RpcError
 from flinkray.core.ids import DispatcherId, JobID, JobMasterId, ResourceID, ResourceManagerId
-from flinkray.rpc import FencedRpcEndpoint, HeartbeatManager, RegistrationRejection
+from flinkray.rpc import (
+    FencedRpcEndpoint,
+    HeartbeatManager,
+    RegistrationFailure,
+    RegistrationRejection,
+)
 from flinkray.scheduler.graph.job_graph import ParallelismBounds
 
 log = logging.getLogger(__name__)
@@ -86,14 +92,14 @@ class JobMasterLeaders:
             target_name="Dispatcher",
             gateway=DispatcherGateway,
             token_type=DispatcherId,
-            register=lambda dispatcher: dispatcher.register_job_master(
-                job_id, job_master.fencing_token, job_master.address
-            ),
+            register=self._register_at_dispatcher,
             on_connected=self._dispatcher_connected,
             on_lost=self._dispatcher_lost,
             on_rejection=listener.registration_rejected,
             settings=registration,
         )
+        self._is_answer_overtaken = False
+        """Whether the Dispatcher has told bounds since it was asked to register this JobMaster."""
         self._resource_manager_heartbeats = self._heartbeats_of(self._resource_manager)
         self._dispatcher_heartbeats = self._heartbeats_of(self._dispatcher)
 
@@ -178,9 +184,28 @@ class JobMasterLeaders:
         dispatcher = self._dispatcher.leader_address
         return None if dispatcher is None else blob_server_beside(dispatcher)
 
+    def _register_at_dispatcher(
+        self, dispatcher: DispatcherGateway
+    ) -> Awaitable[
+        JobMasterToDispatcherRegistrationSuccess | RegistrationFailure | RegistrationRejection
+    ]:
+        self._is_answer_overtaken = False
+        job_master = self._job_master
+        return dispatcher.register_job_master(
+            self._job_id, job_master.fencing_token, job_master.address
+        )
+
+    def bounds_told(self) -> None:
+        """The Dispatcher has just told the job's bounds otherwise than by an answer: what it has
+        answered before, and comes after this, may have older ones."""
+        self._is_answer_overtaken = True
+
     def _dispatcher_connected(
         self, dispatcher: DispatcherGateway, response: JobMasterToDispatcherRegistrationSuccess
     ) -> None:
+        if self._is_answer_overtaken:
+            self._dispatcher.reconnect("it has told bounds that its answer may not have")
+            return
         self._dispatcher_heartbeats.monitor_target(
             response.dispatcher_resource_id,
             lambda _: dispatcher.heartbeat_from_job_master(

@@ -1,9 +1,12 @@
-"""Bounds of a job that are more than its state allows are refused before they are stored."""
+"""How a Dispatcher changes the bounds of a job: what is more than its state allows is refused
+before it is stored, and who asks again gets the answer to the first time."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -12,7 +15,7 @@ from flinkray.actors.dispatcher.job_master_deaths import JobMasterDeaths
 from flinkray.actors.dispatcher.job_resizing import JobResizing
 from flinkray.actors.dispatcher.managed_job import ManagedJob
 from flinkray.actors.gateways import JobMasterGateway
-from flinkray.actors.gateways.messages import StoredJob
+from flinkray.actors.gateways.messages import ArchivedJob, StoredJob
 from flinkray.core.config import Configuration
 from flinkray.core.errors import FlinkRayError, JobStateError, RpcTimeoutError
 from flinkray.core.ids import DispatcherId, LeaderSessionID
@@ -20,6 +23,8 @@ from flinkray.ha.directory import MemoryDirectory
 from flinkray.ha.durable_stores import DurableJobGraphStore
 from flinkray.rpc import FencedRpcEndpoint, LocalNetwork, LocalRpcService
 from flinkray.scheduler.graph.job_graph import JobGraph, ParallelismBounds, SchedulerMode
+from flinkray.scheduler.reports.job_info import JobResult
+from flinkray.scheduler.shared.states import JobStatus
 from flinkray.testing import TestingGateway
 from tests.scheduler.graphs import job, python_vertex, vertex_id
 
@@ -57,8 +62,24 @@ async def leads(error: FlinkRayError) -> None:
     """What a Dispatcher says that leads still."""
 
 
-async def upper_after(managed: ManagedJob, upper: int) -> int:
-    """The upper bound that is stored when that one was asked for."""
+class GraphStore(DurableJobGraphStore[StoredJob]):
+    """Stores when it may."""
+
+    def __init__(self, executor: ThreadPoolExecutor) -> None:
+        super().__init__(MemoryDirectory(), StoredJob, executor)
+        self.may_store = asyncio.Event()
+        self.may_store.set()
+        self.is_asked = asyncio.Event()
+
+    async def put_job_graph(self, job_graph: StoredJob) -> None:
+        self.is_asked.set()
+        await self.may_store.wait()
+        await super().put_job_graph(job_graph)
+
+
+@asynccontextmanager
+async def resizing_of(managed: ManagedJob) -> AsyncIterator[tuple[JobResizing, GraphStore]]:
+    """Of a Dispatcher that has stored the job."""
     network = LocalNetwork()
     service = LocalRpcService("dispatcher", network)
     token = DispatcherId.of(LeaderSessionID.standalone())
@@ -66,18 +87,26 @@ async def upper_after(managed: ManagedJob, upper: int) -> int:
     dispatcher.start()
     executor = ThreadPoolExecutor(1)
     try:
-        store = DurableJobGraphStore(MemoryDirectory(), StoredJob, executor)
+        store = GraphStore(executor)
         await store.put_job_graph(managed.stored())
-        bounds = (ParallelismBounds(A, 1, upper),)
-        try:
-            await JobResizing(dispatcher, store, leads).resize(managed, bounds)
-        finally:
-            stored = await store.recover_job_graph(managed.job_id)
-        assert stored is not None
-        return stored.graph.vertices[0].parallelism
+        store.is_asked.clear()
+        yield JobResizing(dispatcher, store, leads), store
     finally:
         executor.shutdown()
         await network.close()
+
+
+async def stored_upper(store: GraphStore, managed: ManagedJob) -> int:
+    stored = await store.recover_job_graph(managed.job_id)
+    assert stored is not None
+    return stored.graph.vertices[0].parallelism
+
+
+async def upper_after(managed: ManagedJob, upper: int) -> int:
+    """The upper bound that is stored when that one was asked for."""
+    async with resizing_of(managed) as (resizing, store):
+        await resizing.resize(managed, (ParallelismBounds(A, 1, upper),))
+        return await stored_upper(store, managed)
 
 
 @pytest.mark.parametrize(("key_groups", "upper"), [(8, 9), (8, 1000), (1024, 1025)])
@@ -100,3 +129,38 @@ async def test_while_nobody_knows_the_state_the_graph_decides(job_master: str) -
     assert await upper_after(job, 128) == 128
     with pytest.raises(JobStateError, match="Ask for 128 at most"):
         await upper_after(job, 129)
+
+
+async def test_who_asks_again_while_it_is_stored_is_given_the_same_answer() -> None:
+    """DI-20: a client asks again when the answer is late.  It was told that another change was
+    under way, which was its own."""
+    job = managed(elastic(), NONE, 128)
+    async with resizing_of(job) as (resizing, store):
+        store.may_store.clear()
+        asked = [
+            asyncio.ensure_future(resizing.resize(job, (ParallelismBounds(A, 1, upper),)))
+            for upper in (2, 2, 3)
+        ]
+        await store.is_asked.wait()
+        with pytest.raises(JobStateError, match="another change of its parallelism"):
+            await asked[2]
+        assert not asked[1].done()
+        store.may_store.set()
+        await asyncio.gather(*asked[:2])
+        assert await stored_upper(store, job) == 2
+        await resizing.resize(job, (ParallelismBounds(A, 1, 3),))
+        assert await stored_upper(store, job) == 3
+
+
+async def test_a_job_that_ends_while_it_is_to_be_resized_is_not_said_to_go_on() -> None:
+    """DI-20."""
+    job = managed(elastic(), NONE, 128)
+    async with resizing_of(job) as (resizing, store):
+        async with job.storing:
+            asked = asyncio.ensure_future(resizing.resize(job, (ParallelismBounds(A, 1, 2),)))
+            await asyncio.sleep(0)
+            result = JobResult(job.job_id, "a job", JobStatus.FINISHED, 1.0)
+            job.outcome = ArchivedJob(result, job.details())
+        with pytest.raises(JobStateError, match="it has ended"):
+            await asked
+        assert await stored_upper(store, job) == 4

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from flinkray.actors.gateways import (
+    DispatcherGateway,
     JobMasterGateway,
     ResourceManagerGateway,
 )
@@ -17,12 +18,13 @@ from flinkray.actors.gateways.messages import (
     ClusterArguments,
     JobMasterArguments,
     JobMasterRegistrationSuccess,
+    JobMasterToDispatcherRegistrationSuccess,
     StoredJob,
 )
 from flinkray.actors.job_master.endpoint import JobMaster, win_job
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.blob import BlobStore
-from flinkray.client.python_job import python_job
+from flinkray.client.python_job import PythonJobBuilder, python_job
 from flinkray.core.blobs import BlobKey, BlobOwner
 from flinkray.core.errors import (
     DuplicateJobSubmissionError,
@@ -30,9 +32,10 @@ from flinkray.core.errors import (
     JobStateError,
     UnreadableRecordError,
 )
-from flinkray.core.ids import JobMasterId, ResourceID, ResourceManagerId
+from flinkray.core.ids import DispatcherId, JobMasterId, ResourceID, ResourceManagerId
 from flinkray.ha.entries import VERSION
 from flinkray.rpc import LocalNetwork, LocalRpcService, RegistrationRejection, RpcEndpoint
+from flinkray.scheduler.graph.job_graph import ParallelismBounds, SchedulerMode
 from flinkray.scheduler.reports.job_info import JobDetails, JobResult
 from flinkray.scheduler.shared.slots import ResourceRequirements
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
@@ -159,6 +162,51 @@ async def test_goodbye_of_a_resource_manager_that_overtakes_its_answer_is_heard(
 
     await asyncio.wait_for(declared.wait(), 5)
     assert len(manager.calls_of(ResourceManagerGateway.register_job_master)) == 2
+    await network.close()
+
+
+@on_virtual_time
+async def test_bounds_that_overtake_the_answer_of_the_dispatcher_are_kept(tmp_path: Path) -> None:
+    """DI-20: a job was resized while its JobMaster registered.  The answer, from before, came last,
+    and took the change back for good: what is told by a call is told once."""
+    network = LocalNetwork()
+    service = LocalRpcService("JobMaster", network)
+    leaders = ManualLeaders(service.executor)
+    arguments = ClusterArguments("test", {}, str(tmp_path))
+    configuration = ClusterServices.create(service, arguments).configuration
+    services = ClusterServices(service, arguments, configuration, leaders)
+    token = number(DispatcherId, 1)
+    dispatcher = TestingGateway(DispatcherGateway, token).lenient()
+    dispatcher.start(LocalRpcService("Dispatcher", network), "dispatcher")
+    builder = PythonJobBuilder("elastic", scheduler_mode=SchedulerMode.ADAPTIVE)
+    builder.add(waiting(), name="a", parallelism=2)
+    graph = builder.build()
+    (vertex,) = graph.vertices
+    stored, may_answer = ParallelismBounds(vertex.vertex_id, 1, 2), asyncio.Event()
+
+    async def answers_late(*_: object) -> JobMasterToDispatcherRegistrationSuccess:
+        at_first = stored
+        await may_answer.wait()
+        return JobMasterToDispatcherRegistrationSuccess(
+            ResourceID("Dispatcher"), False, (at_first,)
+        )
+
+    dispatcher.on(DispatcherGateway.register_job_master).calling(answers_late)
+    job = JobMasterArguments(arguments, graph, JOB_MASTER)
+    master = JobMaster(service, services, job, await win_job(services, job))
+    master.start()
+    await asyncio.sleep(0.01)
+    leaders.dispatcher.tell(dispatcher.address, token)
+    await dispatcher.wait_for(DispatcherGateway.register_job_master)
+    client = LocalRpcService("client", network)
+    job_master = await client.connect(master.address, JobMasterGateway, JOB_MASTER)
+
+    stored = ParallelismBounds(vertex.vertex_id, 1, 1)
+    await job_master.resize(token, (stored,))
+    may_answer.set()
+    await asyncio.sleep(1)
+
+    assert master._scheduler._job_graph.vertices[0].parallelism == 1
     await network.close()
 
 

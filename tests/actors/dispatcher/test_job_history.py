@@ -1,0 +1,60 @@
+"""Which ended jobs are remembered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flinkray.actors.dispatcher.job_history import JobHistory
+from flinkray.actors.gateways.messages import ArchivedJob
+from flinkray.core.config import Configuration
+from flinkray.core.ids import JobID
+from flinkray.ha import EmbeddedHaServices, MemoryDirectory
+from flinkray.rpc import LocalNetwork, LocalRpcService, RpcEndpoint
+from flinkray.scheduler.reports.job_info import JobDetails, JobResult
+from flinkray.scheduler.shared.states import JobStatus
+from flinkray.testing.virtual_time import on_virtual_time
+from flinkray.testing.waiting import eventually
+
+FINISHED = JobStatus.FINISHED
+
+
+def ended(end_time: float) -> ArchivedJob:
+    job_id = JobID.generate()
+    result = JobResult(job_id, "a job", FINISHED, 1.0)
+    return ArchivedJob(result, JobDetails(job_id, "a job", FINISHED, 0.0, end_time, {}, 0))
+
+
+@on_virtual_time
+async def test_what_expired_while_no_dispatcher_was_there_is_forgotten_at_once(
+    tmp_path: Path,
+) -> None:
+    """It was listed until it was deleted, one job after the other.  Until then its id is taken."""
+    network = LocalNetwork()
+    service = LocalRpcService("Dispatcher", network)
+    stores = EmbeddedHaServices(MemoryDirectory(), service.executor)
+    store = stores.get_job_result_store(ArchivedJob)
+    endpoint = RpcEndpoint(service, "dispatcher")
+    endpoint.start()
+    now = endpoint.clock.time()
+    jobs = [ended(now - seconds) for seconds in (90, 61, 59, 30, 1)]
+    for job in jobs:
+        await store.create_dirty_result(job)
+        await store.mark_result_as_clean(job.job_id)
+    options = {"jobstore.expiration-time": "1 min", "jobstore.max-capacity": "2"}
+    history = JobHistory(endpoint, store, Configuration(options), str(tmp_path))
+
+    history.recover((await store.get_clean_results()).records)
+
+    assert list(history) == jobs[3:]
+    assert [history.get(job.job_id) for job in jobs[:3]] == [None] * 3
+    assert all(job.job_id in history for job in jobs)
+
+    history.start()
+
+    async def are_deleted() -> bool:
+        return len((await store.get_clean_results()).records) == 2
+
+    await eventually(are_deleted, 1, "what is forgotten to be deleted")
+    assert [job.job_id in history for job in jobs] == [False] * 3 + [True] * 2
+    history.stop()
+    await network.close()
