@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import shutil
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from flinkray.client.cli_output import progress_text
+from flinkray.client.cli_output import beginning, printable, progress_text
 from flinkray.client.submission import SubmissionInterrupted
 from flinkray.core.errors import JobNotFoundError, JobStateError
 from flinkray.core.ids import JobID
@@ -81,8 +82,8 @@ class ProgressDisplay:
         if text == self._shown:
             return
         if self._is_terminal:
-            width = shutil.get_terminal_size().columns - 1
-            self._stream.write(f"\r{text[:width]}\x1b[K")
+            shown = beginning(text, _columns_of_terminal(self._stream) - 1)
+            self._stream.write(f"\r{shown}\x1b[K")
         else:
             counts = progress.restarts, progress.failovers
             state = (progress.status, counts, progress.pending_reason)
@@ -97,7 +98,7 @@ class ProgressDisplay:
     def message(self, text: str) -> None:
         """A line that stays."""
         self.clear()
-        self._stream.write(f"{text}\n")
+        self._stream.write(f"{printable(text)}\n")
         self._stream.flush()
 
     def clear(self) -> None:
@@ -105,6 +106,14 @@ class ProgressDisplay:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
         self._shown = ""
+
+
+def _columns_of_terminal(stream: TextIO) -> int:
+    """Of the one that it is: standard output, which Python looks at, may be none, or another."""
+    with contextlib.suppress(OSError):  # a stream without a file
+        if "COLUMNS" not in os.environ and (columns := os.get_terminal_size(stream.fileno())[0]):
+            return columns
+    return shutil.get_terminal_size().columns
 
 
 class ProgressLog:

@@ -3,8 +3,8 @@
 ``flinkray data-sets list|release`` and ``flinkray checkpoint list|show|trigger``.
 
 Exit codes: 0 success; 1 the job failed, or an error that is none of the following; 2 bad input
-(arguments, script, configuration, a job that is refused); 3 no cluster, or it cannot be reached;
-4 unknown job; 5 the job was cancelled or suspended by somebody else; 130 Ctrl-C.
+(arguments, script, configuration, a job that is refused); 3 no cluster, or it cannot be reached, or
+does not answer; 4 unknown job; 5 the job was cancelled or suspended by somebody else; 130 Ctrl-C.
 Results go to standard output; progress, notes and errors to standard error.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -40,6 +41,7 @@ from flinkray.core.errors import (
     JobNotFoundError,
     JobSubmissionError,
     RpcConnectionError,
+    RpcTimeoutError,
 )
 
 if TYPE_CHECKING:
@@ -135,6 +137,7 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point of the ``flinkray`` command."""
+    _prepare_streams()
     settings = Settings(process_ends=True)
     code = _execute(sys.argv[1:], settings)
     if settings.ray_is_left_at_the_end:
@@ -143,6 +146,18 @@ def main() -> None:
             sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
+
+
+def _prepare_streams() -> None:
+    """Results can be written: nowhere where a stream was closed before the process began, whose
+    number a socket could get otherwise; and with escapes for what the stream's encoding lacks, as
+    what jobs print."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def execute(arguments: Sequence[str], *, connect: Connect | None = None) -> int:
@@ -184,7 +199,7 @@ def _exit_code(error: FlinkRayError) -> int:
             (ConfigurationError, PipelineNotFoundError, JobSubmissionError, UserCodeError),
             BAD_INPUT,
         ),
-        ((ClusterNotFoundError, RpcConnectionError), NO_CLUSTER),
+        ((ClusterNotFoundError, RpcConnectionError, RpcTimeoutError), NO_CLUSTER),
         ((JobNotFoundError,), UNKNOWN_JOB),
         ((JobCancelledError, JobNotFinishedError), ENDED_BY_OTHERS),
     )

@@ -51,6 +51,10 @@ def common(command: F) -> F:
 _JOB_ID = re.compile(rf"[0-9a-f]{{1,{2 * JobID.SIZE}}}")
 
 
+_MOST_NAMED = 10
+"""Jobs that an error names."""
+
+
 class UnknownJob(click.ClickException):
     """No job's id begins in the way that was given."""
 
@@ -87,7 +91,9 @@ def job_of(client: ClusterClient, reference: str) -> JobID:
     if not found:
         raise UnknownJob(f"no job's id begins with {reference} (see: flinkray list)")
     if len(found) > 1:
-        jobs = ", ".join(f"{job.job_id} ({job.name!r})" for job in found)
+        jobs = ", ".join(f"{job.job_id} ({job.name!r})" for job in found[:_MOST_NAMED])
+        if len(found) > _MOST_NAMED:
+            jobs += f" and {len(found) - _MOST_NAMED} more"
         raise click.UsageError(f"the ids of {len(found)} jobs begin with {reference}: {jobs}")
     return found[0].job_id
 

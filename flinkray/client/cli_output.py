@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from datetime import datetime
@@ -204,7 +205,7 @@ _LONGEST_NAME = 40
 
 
 def _shortened(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+    return _cut(name, _LONGEST_NAME)
 
 
 def _io_metrics(metrics: IOMetrics | None) -> tuple[str, ...]:
@@ -305,7 +306,7 @@ def progress_text(progress: JobProgress) -> str:
     if progress.completed_checkpoints or progress.failed_checkpoints:
         failed = f", {progress.failed_checkpoints} failed" if progress.failed_checkpoints else ""
         parts.append(f"{progress.completed_checkpoints} checkpoints{failed}")
-    return " | ".join(parts)
+    return printable(" | ".join(parts))
 
 
 def cluster_overview(cluster_id: str, overview: ClusterOverview) -> str:
@@ -365,7 +366,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | Non
     """*width*: what is wider is cut, of the widest columns first, as far as it takes and as columns
     can be read."""
     rows = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
+    widths = [max(columns_of(row[i]) for row in (header, *rows)) for i in range(len(header))]
     if width is not None:
         named = zip(widths, header, strict=True)
         least = [min(wide, max(len(name), _NARROWEST)) for wide, name in named]
@@ -374,7 +375,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | Non
             widths[max(cut, key=lambda i: widths[i])] -= 1
             over -= 1
     lines = [
-        "  ".join(_cut(cell, wide).ljust(wide) for cell, wide in zip(row, widths, strict=True))
+        "  ".join(_filled(_cut(cell, wide), wide) for cell, wide in zip(row, widths, strict=True))
         for row in (header, *rows)
     ]
     return "\n".join(line.rstrip() for line in lines)
@@ -390,8 +391,34 @@ def printable(line: str) -> str:
     )
 
 
+def columns_of(text: str) -> int:
+    """How many columns of a terminal it takes: East Asian characters take two, accents none."""
+    return len(text) if text.isascii() else sum(map(_columns, text))
+
+
+def _columns(character: str) -> int:
+    if unicodedata.category(character) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1
+
+
+def beginning(text: str, width: int) -> str:
+    """As much of it as so many columns hold."""
+    if text.isascii():
+        return text[:width]
+    for place, character in enumerate(text):
+        width -= _columns(character)
+        if width < 0:
+            return text[:place]
+    return text
+
+
 def _cut(cell: str, width: int) -> str:
-    return cell if len(cell) <= width else f"{cell[: width - 1]}…"
+    return cell if columns_of(cell) <= width else f"{beginning(cell, width - 1)}…"
+
+
+def _filled(cell: str, width: int) -> str:
+    return cell + " " * (width - columns_of(cell))
 
 
 def format_time(timestamp: float) -> str:

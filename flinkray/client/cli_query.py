@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import math
+from typing import Any, NoReturn
 
 import click
 
@@ -15,11 +16,16 @@ from flinkray.state.interfaces import MapState, ValueState
 
 def _key(text: str) -> Any:
     try:
-        return _hashable(json.loads(text))
+        return _hashable(json.loads(text, parse_constant=_no_constant))
     except ValueError:
         return text
     except RecursionError as error:
         raise click.BadParameter("it is nested too deeply for a key") from error
+
+
+def _no_constant(text: str) -> NoReturn:
+    """NaN and Infinity, which Python reads and JSON does not know."""
+    raise ValueError(f"{text} is none of JSON")
 
 
 def _hashable(key: Any) -> Any:
@@ -48,7 +54,7 @@ def query(
     """Show what is stored for keys in a queryable state, a line for each.
 
     A key is a number, true, false, null, a list (for a tuple) or a quoted text as in JSON; anything
-    else is a text as it stands.
+    else is a text as it stands.  Where a key begins with a minus, put -- before the keys.
     """
     with connected(address, cluster_id) as client:
         states = QueryableStateClient(client).get_kv_states(job_of(client, job), name, keys)
@@ -57,10 +63,28 @@ def query(
     if as_json:
         contents = [None if state is None else _contents(state) for state in states]
         entries = [{"key": key, "value": value} for key, value in zip(keys, contents, strict=True)]
-        click.echo(json.dumps(entries, indent=2, default=repr))
+        click.echo(json.dumps(_plain(entries), indent=2))
         return
     for key, state in zip(keys, states, strict=True):
         click.echo(f"{key!r}: {'-' if state is None else repr(_contents(state))}")
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can say; anything else as Python writes it."""
+    if isinstance(value, dict):
+        return {_name(key): _plain(it) for key, it in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(it) for it in value]
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    return value if isinstance(value, float) and math.isfinite(value) else repr(value)
+
+
+def _name(key: Any) -> str:
+    """Of a field."""
+    if isinstance(key, str):
+        return key
+    return json.dumps(key) if key is None or isinstance(key, bool) else repr(key)
 
 
 def _contents(state: Any) -> Any:

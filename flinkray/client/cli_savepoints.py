@@ -46,6 +46,7 @@ def savepoint(
     if disposed is not None:
         if job is not None:
             raise click.UsageError("--dispose takes no job")
+        absolute_location(disposed)  # which is refused before anything is connected to
         with connected(address, cluster_id) as client:
             client.dispose_savepoint(disposed)
         say(as_json, f"savepoint {disposed} is deleted", {"disposed": disposed})

@@ -118,14 +118,17 @@ class DispatcherConnection(LeaderRetrievalListener):
             RpcConnectionError: no Dispatcher for too long.
             Exception: what the Dispatcher answered with.
         """
+        failures: list[RpcError] = []
         try:
-            return await self._rpc_service.deadlines.within(timeout, self._ask(question, call))
+            asking = self._ask(question, call, failures)
+            return await self._rpc_service.deadlines.within(timeout, asking)
         except asyncio.TimeoutError:
             if timeout is None:
                 raise
             raise RpcTimeoutError(
                 f"could not {question}: no answer from the Dispatcher of cluster "
-                f"{self._cluster_id!r} within {format_duration(timeout)}{self._because()}"
+                f"{self._cluster_id!r} within {format_duration(timeout)}"
+                f"{self._because() or _at_last(failures)}"
             ) from None
 
     async def submit(self, graph: JobGraph, timeout: float | None) -> None:
@@ -172,7 +175,13 @@ class DispatcherConnection(LeaderRetrievalListener):
             for blob in blobs.values():
                 await client.put(owner, blob)
 
-    async def _ask(self, question: str, call: Callable[[DispatcherGateway], Awaitable[T]]) -> T:
+    async def _ask(
+        self,
+        question: str,
+        call: Callable[[DispatcherGateway], Awaitable[T]],
+        failures: list[RpcError],
+    ) -> T:
+        """*failures*: the last one of the attempts so far, if there is one."""
         counted_time = self._rpc_service.deadlines.time
         delay, failing_since = _FIRST_DELAY, counted_time()
         while True:
@@ -184,6 +193,7 @@ class DispatcherConnection(LeaderRetrievalListener):
                 if not (error.retryable or isinstance(error, FencingTokenError)):
                     raise
                 self._gateway = None
+                failures[:] = [error]
                 now = counted_time()
                 if now - started > _STABLE and not isinstance(error, RpcTimeoutError):
                     delay, failing_since = _FIRST_DELAY, now
@@ -230,3 +240,7 @@ class DispatcherConnection(LeaderRetrievalListener):
                 raise RpcConnectionError(f"the Dispatcher at {address} does not lead any more")
             self._gateway = gateway
         return self._gateway
+
+
+def _at_last(failures: list[RpcError]) -> str:
+    return f" ({failures[-1]})" if failures else ""

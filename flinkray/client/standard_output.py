@@ -6,7 +6,10 @@ import sys
 
 
 def write_text(text: str) -> None:
-    """To standard output, at once, with escapes for what it cannot show."""
+    """To standard output, at once, with escapes for what it cannot show; as with ``print``, nowhere
+    if there is none."""
+    if sys.stdout is None:
+        return
     try:
         sys.stdout.write(text)
     except UnicodeEncodeError:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import logging
+import os
+import pty
 import signal
+import struct
+import termios
 import threading
 from dataclasses import replace
 
@@ -81,6 +86,36 @@ def test_a_terminal_has_one_line_that_is_overwritten_and_cleared(
         display.show(details)
     display.message("note")
     assert stream.getvalue() == "\rCREATED\x1b[K\rCREATED | waiting f\x1b[K\r\x1b[Knote\n"
+
+
+def test_the_line_fits_the_terminal_that_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standard output may be a file: the width of that, which has none, was taken for 80, and each
+    look was a line more on a narrower terminal."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    master, slave = pty.openpty()
+    with os.fdopen(master, "rb", 0) as terminal, os.fdopen(slave, "w", encoding="utf-8") as stream:
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 30, 0, 0))
+        ProgressDisplay(stream, lambda: 100.0).show(WAITING)
+        assert terminal.read(1000) == b"\rCREATED | waiting for slots: \x1b[K"
+
+
+def test_wide_characters_do_not_break_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "36")
+    stream = Terminal()
+    ProgressDisplay(stream, lambda: 100.0).show(replace(CREATED, pending_reason="日本語語"))
+    assert stream.getvalue() == "\rCREATED | waiting for slots: 日本語\x1b[K"
+
+
+def test_names_tell_the_terminal_nothing() -> None:
+    name = "\x1b[2J\nflights"
+    stream = io.StringIO()
+    display = ProgressDisplay(stream, lambda: 100.0)
+    display.submitted(JOB, name)
+    vertex = replace(VERTEX, name=name, is_spark_stage=False)
+    display.show(replace(RUNNING, vertices=(vertex,)))
+    first, second = stream.getvalue().splitlines()
+    assert first == f"submitted job {JOB} (\\x1b[2J\\nflights)"
+    assert "1/2 tasks of \\x1b[2J\\nflights" in second
 
 
 def test_each_warning_of_a_job_is_shown_once(caplog: pytest.LogCaptureFixture) -> None:

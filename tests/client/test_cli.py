@@ -19,12 +19,15 @@ from typing import Any, NoReturn
 import click
 import pytest
 
+from flinkray.client import cli as cli_module
 from flinkray.client import cli_output
+from flinkray.client.attached_run import ProgressDisplay
 from flinkray.client.cli import SUMMARIES, cli, execute
 from flinkray.client.cluster_client import ClusterClient
 from flinkray.client.ray_runtime import ClusterNotFoundError, join_ray
+from flinkray.client.standard_output import write_text
 from flinkray.core.config import Configuration
-from flinkray.core.errors import RpcConnectionError
+from flinkray.core.errors import RpcConnectionError, RpcTimeoutError
 from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID, WorkerGroupId
 from flinkray.scheduler.reports.checkpoint_statistics import (
     CheckpointsOverview,
@@ -121,6 +124,7 @@ def output(capsys: pytest.CaptureFixture[str]) -> Output:
         (["query", UNKNOWN, "totals", "[" * 100_000], "nested too deeply"),
         (["query", UNKNOWN, "totals", "{{}}"], "an object of JSON cannot be a key"),
         (["savepoint", UNKNOWN, ""], "an empty text is neither a path nor a URI"),
+        (["savepoint", "--dispose", ""], "an empty text is neither a path nor a URI"),
         (["stop", UNKNOWN, "--savepoint-path", " "], "an empty text is neither a path nor a URI"),
         (["checkpoint", "list", ""], "an empty text is neither a path nor a URI"),
         (["checkpoint", "show", "http://["], "'http://[' is neither a path nor a URI"),
@@ -254,6 +258,19 @@ def test_tables_fit_the_terminal_as_far_as_they_can_be_read(width: int | None, l
     assert text.splitlines()[1] == line
 
 
+def test_columns_of_a_terminal_are_counted_and_not_characters() -> None:
+    """Chinese characters take two, accents none: what lay below them was out of line, and what was
+    cut to the terminal was wider than it."""
+    rows = [("日本語のジョブ", "1"), ("cafe\u0301", "2"), ("plain", "3")]
+    assert cli_output.table(("NAME", "N"), rows, None).splitlines() == [
+        "NAME            N",
+        "日本語のジョブ  1",
+        "cafe\u0301            2",
+        "plain           3",
+    ]
+    assert cli_output.table(("NAME", "N"), rows, 13).splitlines()[1] == "日本語の…   1"
+
+
 def test_names_neither_end_lines_nor_tell_the_terminal_what_to_do(
     client: ClusterClient, command: Command, output: Output
 ) -> None:
@@ -286,6 +303,34 @@ def test_every_command_that_shows_something_can_show_it_as_json() -> None:
             if not any("--json" in parameter.opts for parameter in one.params):
                 without.add(name if part is None else f"{name} {part}")
     assert without == {"rest", "run"}, "those that run until they are ended"
+
+
+def test_names_that_the_encoding_of_the_output_lacks_are_escaped(tmp_path: Path) -> None:
+    """It was a traceback."""
+    checkpoint = tmp_path / "été 日本" / "chk-1"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "_metadata").write_bytes(b"")
+    done = subprocess.run(
+        [sys.executable, "-m", "flinkray", "checkpoint", "list", str(checkpoint.parent)],
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+        capture_output=True,
+        encoding="latin-1",
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"{tmp_path}/été \\u65e5\\u672c/chk-1\n"
+
+
+def test_output_that_was_closed_before_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`flinkray … >&- 2>&-`: Python has no streams then."""
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    write_text("a job prints this\n")
+    cli_module._prepare_streams()
+    with sys.stdout, sys.stderr:
+        assert cli_output.terminal_width() is None
+        click.echo("a result")
+        ProgressDisplay(sys.stderr, lambda: 0.0).message("a note")
 
 
 def test_help_loads_none_of_the_commands() -> None:
@@ -565,6 +610,17 @@ def test_a_beginning_that_ids_of_several_jobs_have_is_refused(
     assert world.cancelled == []
 
 
+def test_of_many_jobs_that_might_be_meant_some_are_named(
+    client: ClusterClient, command: Command, output: Output
+) -> None:
+    for number in range(12):
+        client.submit(replace(job_graph(), job_id=JobID(bytes([0xAB] * 15 + [number]))))
+    assert command(["cancel", "ab"]) == 2
+    said = output()[1]
+    assert "the ids of 12 jobs begin with ab" in said
+    assert said.endswith(" and 2 more\n")
+
+
 @pytest.mark.usefixtures("two_jobs")
 def test_a_beginning_that_no_id_has_is_exit_code_4(command: Command, output: Output) -> None:
     assert command(["info", "ab5"]) == 4
@@ -636,7 +692,12 @@ def test_a_data_set_is_released_by_its_id(world: World, command: Command, output
 
 
 @pytest.mark.parametrize(
-    "error", [ClusterNotFoundError("no cluster"), RpcConnectionError("no Dispatcher")]
+    "error",
+    [
+        ClusterNotFoundError("no cluster"),
+        RpcConnectionError("no Dispatcher"),
+        RpcTimeoutError("no answer"),
+    ],
 )
 def test_no_cluster_is_exit_code_3(output: Output, error: Exception) -> None:
     def connect(address: str, cluster_id: str, configuration: Configuration) -> NoReturn:

@@ -184,7 +184,9 @@ def test_questions_wait_for_the_leader_session_that_the_dispatcher_has() -> None
 
         world.loop.run(tell(LeaderSessionID.generate()))
         answer = client._start(client._connection.ask("list", lambda g: g.list_jobs(), None))
-        with pytest.raises(RpcTimeoutError, match=r"could not list the jobs.*'test' within 0\.2 s"):
+        with pytest.raises(
+            RpcTimeoutError, match=r"could not list the jobs.*'test' within 0\.2 s \(.*fencing"
+        ):
             client._ask("list the jobs", lambda gateway: gateway.list_jobs(), 0.2)
         assert not answer.done()
         world.loop.run(tell(world.session))

@@ -1,0 +1,54 @@
+"""``flinkray query``: how keys are read, and what it shows of states."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from flinkray.client import cli_query
+from flinkray.client.cli import execute
+from flinkray.client.cluster_client import ClusterClient
+from flinkray.state.immutable_states import immutable_state
+from tests.client.scripted_cluster import job_graph
+
+CONTENTS = {(1, "a"): math.nan, True: b"x", None: {2}, "text": (1, 2.5), 3: -math.inf}
+
+
+class States:
+    """In place of a QueryableStateClient: of every key the same."""
+
+    asked: tuple[Any, ...]
+
+    def __init__(self, client: ClusterClient) -> None:
+        pass
+
+    def get_kv_states(self, job_id: object, name: str, keys: tuple[Any, ...]) -> list[Any]:
+        States.asked = keys
+        return [immutable_state("map", CONTENTS, None) for _ in keys]
+
+
+def test_what_json_cannot_say_is_shown_as_python_writes_it(
+    client: ClusterClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A map whose keys are no texts was a traceback, and NaN is none of JSON.  Nor is it, or what
+    begins with a minus, refused as a key."""
+    monkeypatch.setenv("RAY_ADDRESS", "scripted:6379")
+    monkeypatch.setattr(cli_query, "QueryableStateClient", States)
+    job = client.submit(job_graph())
+
+    line = ["query", str(job.job_id), "map", "--json", "--", "NaN", "Infinity", "-5", "[1, 2]"]
+    assert execute(line, connect=lambda *_: client) == 0
+
+    assert States.asked == ("NaN", "Infinity", -5, (1, 2))
+    first, _, third, fourth = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert first["value"] == {
+        "(1, 'a')": "nan",
+        "true": "b'x'",
+        "null": "{2}",
+        "text": [1, 2.5],
+        "3": "-inf",
+    }
+    assert (first["key"], third["key"], fourth["key"]) == ("NaN", -5, [1, 2])
