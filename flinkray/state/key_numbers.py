@@ -61,9 +61,12 @@ class KeyNumbers:
         low, high = int(values.min()), int(values.max())
         if not self._make_room(low, high):
             return None
-        dense = self._dense
+        dense, base = self._dense, self._dense_base
         assert dense is not None
-        places = values - self._dense_base if self._dense_base else values
+        if base and (base < 0 or values.dtype != np.uint64):
+            # A narrow type may not hold the difference, nor the base.
+            values = values.astype(np.int64, copy=False)
+        places = values - base if base else values
         slots: Slots = dense.take(places)  # as dense[places], in half the time
         if slots.min() < 0:
             missing = values[slots < 0]
@@ -71,7 +74,7 @@ class KeyNumbers:
             fresh = missing[np.sort(first)]
             # Some may be known: they came when the array did not reach as far.
             found = [self.slot_of(key) for key in fresh.tolist()]
-            dense[fresh - self._dense_base] = found
+            dense[fresh - base] = found
             slots = dense.take(places)
         return slots
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from flinkray.state.key_numbers import DENSE_RANGE, KeyNumbers
 from flinkray.streaming.columnar.grouping import running_sums, stable_order, sums_by_group
@@ -58,3 +59,37 @@ def test_slots_of_texts_and_floats_are_found_again() -> None:
     assert floats.slots_of(pa.array([float("nan"), 1.0])).tolist() == [0, 1]
     assert floats.slots_of(pa.array([1.0, float("nan"), -0.0, 0.0])).tolist() == [1, 0, 2, 2]
     assert len(floats) == 3
+
+
+def test_sums_of_many_integers_in_one_batch_are_exact() -> None:
+    number, value = 3 << 20, (1 << 40) + (1 << 32) - 1
+    values, slots = np.full(number, value, np.int64), np.zeros(number, np.int32)
+    assert sums_by_group(slots, values, 1).tolist() == [number * value]
+
+
+@pytest.mark.parametrize(
+    ("narrow", "least", "other"), [(pa.int8(), -100, 868), (pa.int16(), -20_000, 34_466)]
+)
+def test_a_key_of_a_narrow_type_does_not_stand_for_others(
+    narrow: pa.DataType, least: int, other: int
+) -> None:
+    """The distance between two of them may be more than their type holds."""
+    table = KeyNumbers()
+    assert table.slots_of(pa.array([least, -least], narrow)).tolist() == [0, 1]
+    assert table.slots_of(pa.array([other, -least, least], pa.int64())).tolist() == [2, 1, 0]
+    assert table.keys == [least, -least, other]
+
+
+@pytest.mark.parametrize("unsigned", [pa.uint8(), pa.uint32(), pa.uint64()])
+def test_keys_without_a_sign_come_after_negative_ones(unsigned: pa.DataType) -> None:
+    table = KeyNumbers()
+    assert table.slots_of(pa.array([-5, 7])).tolist() == [0, 1]
+    assert table.slots_of(pa.array([200, 7], unsigned)).tolist() == [2, 1]
+    assert table.slots_of(pa.array([-5, 200])).tolist() == [0, 2]
+
+
+def test_slots_of_the_greatest_keys_without_a_sign_are_found_again() -> None:
+    table = KeyNumbers()
+    greatest = (1 << 64) - 1
+    assert table.slots_of(pa.array([greatest, greatest - 3], pa.uint64())).tolist() == [0, 1]
+    assert table.slots_of(pa.array([greatest - 3, greatest], pa.uint64())).tolist() == [1, 0]

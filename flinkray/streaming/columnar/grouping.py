@@ -16,6 +16,8 @@ Values = npt.NDArray[Any]
 
 _EXACT = 1 << 53
 """Up to here every integer is a double."""
+_MOST_HALVES = 1 << 21
+"""The sum of so many numbers of 32 bits is not greater."""
 
 _COUNTED = 4096
 _COUNTED_FROM = 1024
@@ -92,11 +94,14 @@ def sums_by_group(slots: npt.NDArray[Any], values: Values, number: int) -> Value
     largest = max(abs(int(values.max())), abs(int(values.min())))
     if largest * len(values) < _EXACT:
         return np.bincount(slots, values, number).astype(np.int64)
-    wide = values.astype(np.int64, copy=False)
-    low = np.bincount(slots, (wide & 0xFFFFFFFF).astype(np.float64), number).astype(np.int64)
-    high = np.bincount(slots, (wide >> 32).astype(np.float64), number).astype(np.int64)
-    with np.errstate(over="ignore"):
-        total: Values = (high << 32) + low
+    total: Values = np.zeros(number, np.int64)
+    for begin in range(0, len(values), _MOST_HALVES):
+        part = slots[begin : begin + _MOST_HALVES]
+        wide = values[begin : begin + _MOST_HALVES].astype(np.int64, copy=False)
+        low = np.bincount(part, (wide & 0xFFFFFFFF).astype(np.float64), number).astype(np.int64)
+        high = np.bincount(part, (wide >> 32).astype(np.float64), number).astype(np.int64)
+        with np.errstate(over="ignore"):
+            total += (high << 32) + low
     return total
 
 
