@@ -11,6 +11,7 @@ from flinkray.core.key_groups import KeyGroupRange
 from flinkray.state import HeapKeyedStateBackend
 from flinkray.state.errors import StateError
 from flinkray.state.key_context import NO_KEY
+from flinkray.streaming.records.elements import MAX_TIMESTAMP
 from flinkray.streaming.time.time_service import MOST_AT_ONCE, ProcessingTimeService
 from flinkray.streaming.time.timers import InternalTimerService
 from flinkray.testing.manual_clock import ManualClock
@@ -275,3 +276,20 @@ def test_timers_of_other_keys_fire_before_one_whose_key_has_changed(timers: Time
     with pytest.raises(StateError, match="has changed since"):
         timers.service.advance_watermark(10)
     assert [fired[2] for fired in timers.fired] == [10, 11]
+
+
+def test_a_timer_later_than_all_timestamps_never_fires_and_is_not_kept(timers: Timers) -> None:
+    later = MAX_TIMESTAMP + 1
+    for register in (timers.event, timers.processing):
+        register("a", later)
+        register("a", MAX_TIMESTAMP)
+    assert timers.service.number_of_event_time_timers() == 1
+    assert timers.service.number_of_processing_time_timers() == 1
+    timers.service.delete_event_time_timer(None, later)
+    timers.service.delete_processing_time_timer(None, later)
+    timers.service.advance_watermark(MAX_TIMESTAMP)
+    assert timers.service.fire_all_processing_time_timers()
+    assert not timers.service.fire_all_processing_time_timers()
+    assert [fired[:2] for fired in timers.fired] == [
+        ("event", MAX_TIMESTAMP), ("processing", MAX_TIMESTAMP),
+    ]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import repeat
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pyarrow as pa
 from flinkray.streaming.errors import StreamError, reading_at
 from flinkray.streaming.operators.operator import StreamOperator
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Block, Columns
-from flinkray.streaming.time.given_times import first_wrong, wrong_timestamp
+from flinkray.streaming.time.given_times import NO_TIMES, first_wrong, wrong_timestamp
 from flinkray.streaming.time.split_watermarks import PartialWatermark, WatermarkMultiplexer
 from flinkray.streaming.time.watermark_alignment import AlignedMember
 from flinkray.streaming.time.watermarks import (
@@ -184,6 +185,8 @@ class TimestampsAndWatermarksOperator(StreamOperator):
             if wrong is not None:
                 self.reading = reading_at(block, wrong)
                 raise wrong_timestamp(timestamps[wrong])
+            if set(map(type, timestamps)) != {int}:  # NumPy's have their own arithmetic
+                timestamps = list(map(index, timestamps))
         elif timestamps is None:
             if not self._needs_timestamps:
                 self._active()
@@ -280,6 +283,9 @@ class TimestampsAndWatermarksOperator(StreamOperator):
             time.generator.on_periodic_emit(time.output)
 
 
+_PARTS_OF_A_MILLISECOND = {"us": 1_000, "ns": 1_000_000}
+
+
 def column_as_timestamps(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.int64]:
     """A column of milliseconds or Arrow timestamps as int64 milliseconds.
 
@@ -289,12 +295,16 @@ def column_as_timestamps(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.int
     if name not in batch.schema.names:
         raise StreamError(f"no column {name!r} to read timestamps from: {batch.schema.names}")
     column = batch.column(name)
-    if pa.types.is_timestamp(column.type):
-        column = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
-    elif not pa.types.is_integer(column.type):
-        raise StreamError(
-            f"column {name!r} holds {column.type}, not timestamps or milliseconds as integers"
-        )
+    kind = column.type
+    if not (pa.types.is_timestamp(kind) or pa.types.is_integer(kind)):
+        raise StreamError(f"column {name!r} holds {kind}, {NO_TIMES}")
     if column.null_count:
         raise StreamError(f"column {name!r} has {column.null_count} records without a timestamp")
-    return column.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)  # type: ignore[no-any-return]
+    parts = _PARTS_OF_A_MILLISECOND.get(kind.unit, 1) if pa.types.is_timestamp(kind) else 1
+    try:
+        if pa.types.is_timestamp(kind) and kind.unit == "s":
+            column = column.cast(pa.timestamp("ms", kind.tz))
+        times: npt.NDArray[np.int64] = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    except pa.ArrowInvalid as error:
+        raise StreamError(f"column {name!r} holds what is no timestamp: {error}") from error
+    return times if parts == 1 else times // parts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
 from operator import index
 from typing import Any
 
@@ -26,6 +27,29 @@ def timer_time(time: Any) -> int:
     if not hasattr(time, "__index__"):
         raise StreamError(f"a timer was set to {text_of(time)}: {_EXPECTED}")
     return index(time)
+
+
+NO_TIMES = "not timestamps or milliseconds as integers"
+"""Of a column."""
+
+_MILLISECOND = timedelta(milliseconds=1)
+_EPOCH = datetime(1970, 1, 1)
+_AWARE_EPOCH = _EPOCH.replace(tzinfo=timezone.utc)
+
+
+def time_of_field(value: Any, name: str) -> int:
+    """The milliseconds of a record's field of times, as of a column of Arrow's: those without a
+    zone are of UTC.
+
+    Raises:
+        StreamError: it has no time.
+    """
+    if isinstance(value, datetime):
+        since = value - (_EPOCH if value.utcoffset() is None else _AWARE_EPOCH)
+        return int(since // _MILLISECOND)
+    if value is None or not hasattr(value, "__index__"):
+        raise StreamError(f"field {name!r} holds {text_of(value)}, {NO_TIMES}")
+    return index(value)
 
 
 def first_wrong(timestamps: Sequence[Any]) -> int | None:

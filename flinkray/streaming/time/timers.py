@@ -54,18 +54,25 @@ class InternalTimerService:
     def current_processing_time(self) -> int:
         return self._time_service.now()
 
+    # A timer that is later than all timestamps never fires, and is not kept.
+
     def register_event_time_timer(self, namespace: Any, timestamp: int) -> None:
-        self._event.add(timestamp, self._context.key, namespace)
+        if timestamp <= MAX_TIMESTAMP:
+            self._event.add(timestamp, self._context.key, namespace)
 
     def delete_event_time_timer(self, namespace: Any, timestamp: int) -> None:
-        self._event.discard(timestamp, self._context.key, namespace)
+        if timestamp <= MAX_TIMESTAMP:
+            self._event.discard(timestamp, self._context.key, namespace)
 
     def register_processing_time_timer(self, namespace: Any, timestamp: int) -> None:
-        if self._processing.add(timestamp, self._context.key, namespace):
+        if timestamp <= MAX_TIMESTAMP and self._processing.add(
+            timestamp, self._context.key, namespace
+        ):
             self._schedule(timestamp)
 
     def delete_processing_time_timer(self, namespace: Any, timestamp: int) -> None:
-        self._processing.discard(timestamp, self._context.key, namespace)
+        if timestamp <= MAX_TIMESTAMP:
+            self._processing.discard(timestamp, self._context.key, namespace)
 
     def _schedule(self, timestamp: int) -> None:
         """Only the earliest timer has a physical one."""

@@ -12,6 +12,7 @@ from typing import Any
 from flinkray.core.durations import Duration, Time, milliseconds
 from flinkray.streaming.functions.coroutines import refuse_coroutines
 from flinkray.streaming.records.elements import MIN_TIMESTAMP
+from flinkray.streaming.time.given_times import time_of_field
 from flinkray.streaming.time.watermark_alignment import Alignment
 
 
@@ -193,7 +194,7 @@ class WatermarkStrategy:
             return getattr(assigner, "extract_timestamp", assigner)  # type: ignore[no-any-return]
         if self.timestamp_column is not None:
             column = self.timestamp_column
-            return lambda value, _: int(value[column])
+            return lambda value, _: time_of_field(value[column], column)
         return None
 
 

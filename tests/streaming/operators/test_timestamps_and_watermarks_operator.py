@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 import numpy as np
@@ -172,6 +173,59 @@ def test_column_that_holds_no_times_is_named() -> None:
         h.process_columns(Columns(pa.record_batch({"t": ["x"]})))
     with pytest.raises(StreamError, match="no column 't'"):
         h.process_columns(Columns(pa.record_batch({"u": [1]})))
+
+
+BY_T = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_column("t")
+
+
+@pytest.mark.parametrize("unit", ["us", "ns"])
+def test_times_before_1970_are_of_the_millisecond_that_they_lie_in(unit: str) -> None:
+    """In columns as in rows: half a millisecond before 1970 is of the last one before it."""
+    micros = [-1500, -500, -1, 0, 999, 1500]
+    times = pa.array(micros, pa.timestamp("us")).cast(pa.timestamp(unit))
+    expected = [-2, -1, -1, 0, 0, 1]
+    h = harness(BY_T)
+    h.process_columns(Columns(pa.record_batch({"t": times})))
+    assert [time for _, time in h.records()] == expected
+    epoch = datetime.datetime(1970, 1, 1)
+    h.process(*(Row(t=epoch + datetime.timedelta(microseconds=each)) for each in micros))
+    assert [time for _, time in h.records()] == expected
+
+
+def test_times_out_of_the_range_of_milliseconds_are_refused() -> None:
+    for times in (pa.array([1 << 60], pa.timestamp("s")), pa.array([1 << 63], pa.uint64())):
+        with pytest.raises(StreamError, match="column 't' holds what is no timestamp"):
+            harness(BY_T).process_columns(Columns(pa.record_batch({"t": times})))
+
+
+def test_a_column_of_times_is_read_from_rows_as_well() -> None:
+    """Also where a generator of one's own is told of each record."""
+    zone = datetime.timezone(datetime.timedelta(hours=1))
+    generator = WatermarkStrategy.for_generator(PerElementWatermarks).with_timestamp_column("t")
+    for strategy in (BY_T, generator):
+        h = harness(strategy)
+        times = pa.array([5, 9]).cast(pa.timestamp("ms", "UTC"))
+        h.process_columns(Columns(pa.record_batch({"t": times})))
+        aware = datetime.datetime(1970, 1, 1, 1, 0, 0, 7000, zone)
+        h.process(Row(t=aware), {"t": np.int32(8)})
+        assert [time for _, time in h.records()] == [5, 9, 7, 8]
+
+
+@pytest.mark.parametrize("value", [1.5, "12", None, datetime.date(2026, 1, 2)])
+def test_a_field_that_holds_no_time_is_named(value: Any) -> None:
+    with pytest.raises(StreamError, match=r"field 't' holds .*, not timestamps or milliseconds"):
+        harness(BY_T).process({"t": value})
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint64, np.int16])
+def test_timestamps_of_numpy_become_ints_of_python(kind: Any) -> None:
+    """Theirs wrap: a window of a hundred milliseconds before the fiftieth would be none."""
+    strategy = WatermarkStrategy.for_monotonous_timestamps()
+    h = harness(strategy.with_timestamp_assigner(lambda value, _: kind(value)))
+    h.process(50, 70)
+    records = h.records()
+    assert records == [(50, 50), (70, 70)]
+    assert {type(time) for _, time in records} == {int}
 
 
 def test_assigner_takes_columns_as_rows() -> None:
