@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
 from flinkray.core.durations import Duration, Time, milliseconds
+from flinkray.core.values import own, own_all
 from flinkray.datastream.closeable_iterator import CloseableIterator
 from flinkray.datastream.data_stream_sink import DataStreamSink
 from flinkray.datastream.environment_settings import EnvironmentSettings
@@ -1469,7 +1470,15 @@ class _OfBoth(WindowFunction[Any, Any, Any, Any]):
 class _OfPairs(_OfBoth):
     def _results(self, first: list[Any], second: list[Any]) -> Iterable[Any]:
         call = self._call
-        return [call(one, other) for one in first for other in second]
+        # A function may change what it is given, and a record is in several pairs.
+        first_own, second_own = (
+            _as_it_is if own_all(side) is side else own for side in (first, second)
+        )
+        return (call(first_own(one), second_own(other)) for one in first for other in second)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 class WindowedJoin(_TwoInWindows):

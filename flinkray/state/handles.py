@@ -145,6 +145,9 @@ class TableAggregatingState(AggregatingState[Any, Any]):
 
     def add(self, value: Any) -> None:
         key = self._context.key
+        if value is None:
+            self._table.remove(key)
+            return
         accumulator = self._table.get_to_change(key, MISSING)
         if accumulator is MISSING:
             accumulator = self._create()
@@ -168,10 +171,10 @@ class MapIterator(Iterator[Any]):
     def __next__(self) -> Any:
         key, value = next(self._entries)
         self._current = key
-        if self._what == "keys":
-            return key
-        value = own(value)
-        return value if self._what == "values" else (key, value)
+        if self._what == "values":
+            return own(value)
+        key = own(key)
+        return key if self._what == "keys" else (key, own(value))
 
     def remove(self) -> None:
         """Remove the pair that was returned last.

@@ -13,6 +13,7 @@ from flinkray.state.handles import TableListState, own_entries
 from flinkray.state.heap_tables import HeapListTable, HeapMapTable, TableCapture
 from flinkray.state.interfaces import BroadcastState, ListState
 from flinkray.state.key_context import KeyContext
+from flinkray.state.key_values import as_key, own_key
 from flinkray.state.serializers import merged
 from flinkray.state.stored_forms import SerializerSnapshot
 from flinkray.state.table import MapTable, StateTable
@@ -43,16 +44,16 @@ class HeapBroadcastState(BroadcastState[Any, Any]):
             )
 
     def get(self, key: Any) -> Any:
-        return own(self._table.get(_ALL, key))
+        return own(self._table.get(_ALL, as_key(key)))
 
     def contains(self, key: Any) -> bool:
-        return self._table.contains(_ALL, key)
+        return self._table.contains(_ALL, as_key(key))
 
     def items(self) -> Iterable[tuple[Any, Any]]:
-        return [(key, own(value)) for key, value in self._table.items(_ALL)]
+        return [(own(key), own(value)) for key, value in self._table.items(_ALL)]
 
     def keys(self) -> Iterable[Any]:
-        return [key for key, _ in self._table.items(_ALL)]
+        return [own(key) for key, _ in self._table.items(_ALL)]
 
     def values(self) -> Iterable[Any]:
         return [own(value) for _, value in self._table.items(_ALL)]
@@ -62,7 +63,7 @@ class HeapBroadcastState(BroadcastState[Any, Any]):
 
     def put(self, key: Any, value: Any) -> None:
         self._check_writable()
-        self._table.put(_ALL, own(key), own(value))
+        self._table.put(_ALL, own_key(key), own(value))
 
     def put_all(self, dict_value: dict[Any, Any]) -> None:
         self._check_writable()
@@ -70,7 +71,7 @@ class HeapBroadcastState(BroadcastState[Any, Any]):
 
     def remove(self, key: Any) -> None:
         self._check_writable()
-        self._table.remove_entry(_ALL, key)
+        self._table.remove_entry(_ALL, as_key(key))
 
     def clear(self) -> None:
         self._check_writable()
@@ -263,4 +264,5 @@ class OperatorStateBackend:
         table.extend(_ALL, [element for (element,) in self._take_restored(table)])
 
     def _fill_map(self, table: HeapMapTable) -> None:
-        table.put_all(_ALL, dict(self._take_restored(table)))
+        entries = {as_key(key): value for key, value in self._take_restored(table)}
+        table.put_all(_ALL, entries)

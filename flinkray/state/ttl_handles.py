@@ -127,6 +127,9 @@ class TtlAggregatingState(AggregatingState[Any, Any]):
 
     def add(self, value: Any) -> None:
         key = self._context.key
+        if value is None:
+            self._table.remove(key)
+            return
         accumulator = self._expiry.value(self._table, key, to_change=True)
         if accumulator is MISSING:
             accumulator = self._function.create_accumulator()

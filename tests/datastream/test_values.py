@@ -278,6 +278,25 @@ def test_a_window_function_may_change_its_elements() -> None:
     assert results(windows.process(Emptying())) == [[[1]], [[1], [3]], [[3]]]
 
 
+def test_a_join_may_change_the_records_that_it_is_given() -> None:
+    """Each is in several pairs, and what was put out for one of these stays."""
+    env = environment()
+    left, right = (
+        env.from_collection([[1], [2]]).assign_timestamps_and_watermarks(
+            WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda v, _: v[0])
+        )
+        for _ in range(2)
+    )
+
+    def joined(first: list[int], second: list[int]) -> list[int]:
+        first.append(second.pop())
+        return first
+
+    keyed = left.join(right).where(lambda _: ALL).equal_to(lambda _: ALL)
+    pairs = keyed.window(TumblingEventTimeWindows.of(10)).apply(joined)
+    assert results(pairs) == [[1, 1], [1, 2], [2, 1], [2, 2]]
+
+
 @pytest.mark.parametrize("reuse", [False, True])
 def test_object_reuse_hands_on_values_as_they_are(reuse: bool) -> None:
     taken: list[Any] = []

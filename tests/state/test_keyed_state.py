@@ -139,6 +139,16 @@ def test_reducing_and_aggregating_state_are_none_while_empty(
     assert (reducing.get(), aggregating.get()) == (None, None)
 
 
+def test_adding_none_to_aggregating_state_empties_it(backend: KeyedStateBackend) -> None:
+    """As in PyFlink, and as of reducing state."""
+    aggregating = backend.state(AggregatingStateDescriptor("a", Mean()))
+    aggregating.add(4)
+    aggregating.add(None)
+    assert aggregating.get() is None
+    aggregating.add(6)
+    assert aggregating.get() == 6.0
+
+
 def test_merged_namespaces_are_combined(backend: KeyedStateBackend) -> None:
     """KS-04"""
     namespace = KeyContext()

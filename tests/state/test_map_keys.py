@@ -22,6 +22,7 @@ from flinkray.state import (
 )
 from flinkray.state.disk import DiskKeyedStateBackend
 from flinkray.state.key_encoding import UnsupportedKeyError
+from flinkray.streaming.records.row import Row
 from tests.state.every_backend import SMALL, make_backend, on_every_backend
 
 NAN = float("nan")
@@ -172,4 +173,18 @@ def test_nan_and_times_of_numpy_are_found_again() -> None:
     assert state.get(DAY) == state.get(np.datetime64(DAY, "us")) == 2
     assert state.contains(np.float64("nan"))
     assert len(list(state.keys())) == 2
+    backend.close()
+
+
+@on_every_backend
+@pytest.mark.parametrize("is_expiring", [False, True])
+def test_a_key_that_was_given_may_be_changed(is_expiring: bool) -> None:
+    backend = make_backend(now=now)
+    backend.context.key = "a"
+    state: Any = backend.state(descriptor(is_expiring))
+    state.put(Row(1, "a"), 5)
+    ((key, _),) = state.items()
+    key[0] = 2
+    next(iter(state.keys()))[1] = "b"
+    assert (state.get(Row(1, "a")), list(state.keys())) == (5, [Row(1, "a")])
     backend.close()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from flinkray.state import (
@@ -12,6 +14,8 @@ from flinkray.state import (
     OperatorStateBackend,
     StateError,
 )
+from flinkray.state.key_encoding import UnsupportedKeyError
+from flinkray.streaming.records.row import Row
 
 NAMES: ListStateDescriptor[str] = ListStateDescriptor("names")
 RULES: MapStateDescriptor[str, int] = MapStateDescriptor("names")
@@ -203,3 +207,35 @@ def test_reader_of_broadcast_state_cannot_change_it() -> None:
     for change in changes:
         with pytest.raises(StateError, match="read-only"):
             change()
+
+
+def test_keys_of_broadcast_state_are_what_other_keys_are() -> None:
+    """NaN is one key, NumPy's times equal Python's, and what cannot be a key is refused."""
+    backend = OperatorStateBackend()
+    state = backend.broadcast_state(MapStateDescriptor("rules"))
+    day = datetime.datetime(2026, 1, 2)
+    for key, value in [
+        (float("nan"), 1), (np.float64("nan"), 2), (day, 3), (np.datetime64(day, "s"), 4),
+    ]:  # fmt: skip
+        state.put(key, value)
+    assert list(state.values()) == [2, 4]
+    assert (state.get(float("nan")), state.contains(np.datetime64(day, "us"))) == (2, True)
+    snapshot = backend.snapshot()
+    assert snapshot is not None
+    restored = OperatorStateBackend()
+    restored.restore([snapshot])
+    again = restored.broadcast_state(MapStateDescriptor("rules"))
+    assert (again.get(np.float32("nan")), again.get(day)) == (2, 4)
+    again.remove(float("nan"))
+    assert list(again.keys()) == [day]
+    with pytest.raises(UnsupportedKeyError, match="list cannot be a key"):
+        state.put([1], 1)
+
+
+def test_a_key_that_broadcast_state_has_given_may_be_changed() -> None:
+    state = OperatorStateBackend().broadcast_state(MapStateDescriptor("rules"))
+    state.put(Row(1, "a"), 5)
+    ((key, _),) = state.items()
+    key[0] = 2
+    next(iter(state.keys()))[1] = "b"
+    assert (state.get(Row(1, "a")), list(state.keys())) == (5, [Row(1, "a")])

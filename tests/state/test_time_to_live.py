@@ -172,6 +172,18 @@ def test_expired_sum_begins_anew(at: Setup, descriptor: Any) -> None:
     assert state.get() is None
 
 
+@pytest.mark.parametrize(
+    "descriptor",
+    [ReducingStateDescriptor("s", lambda a, b: a + b), AggregatingStateDescriptor("s", Sum())],
+    ids=["reducing", "aggregating"],
+)
+def test_adding_none_empties_a_sum(at: Setup, descriptor: Any) -> None:
+    state = at.state(descriptor, ttl().build())
+    state.add(1)
+    state.add(None)
+    assert state.get() is None
+
+
 def test_disabled_time_to_live_is_none() -> None:
     descriptor: ValueStateDescriptor[int] = ValueStateDescriptor("v")
     descriptor.enable_time_to_live(

@@ -3,7 +3,8 @@
 Every element has a description, a small tuple in the frame's header, and its data in the frame's
 body.  Arrow batches are Arrow's own messages: the writer hands their memory out as it is, the
 reader leaves it where it was received.  Python values are pickled a whole block at a time, with
-large buffers out of band.  Batches with dictionaries carry these each time.
+large buffers out of band: the reader copies those that may be changed, as NumPy's arrays have them.
+Batches with dictionaries carry these each time.
 """
 
 from __future__ import annotations
@@ -220,7 +221,9 @@ class ElementEncoder:
         size = encoded.add(data)
         times = block.timestamps
         time_size = 0 if times is None else encoded.add(array("q", times).tobytes())
-        sizes = tuple(encoded.add(buffer) for buffer in buffers)
+        sizes = tuple(
+            ~encoded.add(buffer) if buffer.readonly else encoded.add(buffer) for buffer in buffers
+        )
         encoded.records += len(block)
         encoded.descriptions.append(
             (kind, size, time_size, times is not None, block.origin, *sizes)
@@ -361,9 +364,13 @@ def _block(description: Description, body: pa.Buffer | None, at: int) -> tuple[B
         times = array("q")
         times.frombytes(memoryview(_piece(body, at, time_size)))
         at = _after(at, time_size)
-    buffers = []
+    buffers: list[memoryview | bytearray] = []
     for buffer_size in sizes:
-        buffers.append(memoryview(_piece(body, at, buffer_size)))
+        if buffer_size < 0:  # of what nobody may change
+            buffer_size = ~buffer_size
+            buffers.append(memoryview(_piece(body, at, buffer_size)))
+        else:
+            buffers.append(bytearray(_piece(body, at, buffer_size)))
         at = _after(at, buffer_size)
     values, keys = _unpickled(data, buffers)
     if kind == _ROWS:
@@ -376,7 +383,7 @@ def _block(description: Description, body: pa.Buffer | None, at: int) -> tuple[B
     ), at
 
 
-def _unpickled(data: memoryview, buffers: list[memoryview]) -> Any:
+def _unpickled(data: memoryview, buffers: list[memoryview | bytearray]) -> Any:
     try:
         return pickle.loads(data, buffers=buffers)
     except Exception as error:

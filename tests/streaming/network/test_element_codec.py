@@ -75,6 +75,25 @@ def test_arrays_travel_outside_of_the_pickle() -> None:
     assert (block.values[0] == array).all()
 
 
+def test_arrays_that_have_come_may_be_changed_unless_they_could_not_before() -> None:
+    """What a function is given is its own, and what others have of the same buffer is not changed:
+    elements in flight are kept as they came."""
+    fixed = np.arange(3)
+    fixed.flags.writeable = False
+    content = [np.arange(3), np.arange(100_000), fixed, pa.array([1, 2, 3])]
+    encoded = ElementEncoder().encode([Block(content)], set())
+    body = pa.py_buffer(b"".join(bytes(part) for part in encoded.parts))
+    for _ in range(2):
+        ((block,)) = ElementDecoder().decode(encoded.descriptions, body)
+        assert isinstance(block, Block)
+        small, large, still_fixed, of_arrow = block.values
+        assert (small.tolist(), large[:2].tolist()) == ([0, 1, 2], [0, 1])
+        small += 1
+        large += 1
+        assert not still_fixed.flags.writeable
+        assert of_arrow == pa.array([1, 2, 3])
+
+
 class _OfMain:
     """A class that other processes cannot import."""
 
