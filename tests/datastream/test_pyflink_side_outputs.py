@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from flinkray.datastream import (
     CoFlatMapFunction,
     OutputTag,
     ProcessFunction,
     Types,
 )
+from flinkray.datastream.common import Row
 from tests.datastream.pyflink_streams import Collect, results
 
 TAG: OutputTag[Any] = OutputTag("side", Types.INT())
+NAMED: OutputTag[Any] = OutputTag("named", Types.ROW_NAMED(["x", "y"], [Types.INT(), Types.INT()]))
 
 
 class Sides(ProcessFunction[Any, Any]):
@@ -66,3 +70,21 @@ def test_side_output_from_both_inputs(env: Any) -> None:
 def test_tagged_values_that_nobody_asks_for_do_not_reach_the_main_output(env: Any) -> None:
     """PF-14"""
     assert results(env.from_collection([1]).process(Sides())) == [1]
+
+
+class Points(ProcessFunction[Any, Any]):
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        yield NAMED, Row(value, 2)
+        yield value
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_values_of_a_side_output_are_of_the_tags_type(env: Any, parallelism: int) -> None:
+    """PF-14: be the side output in the same task or in another one, keyed or not."""
+    env.set_parallelism(1)
+    points = env.from_collection([1, 2]).process(Points())
+    env.set_parallelism(parallelism)
+    side = points.get_side_output(NAMED)
+    assert sorted(results(side.map(lambda row: (row.x, row.y)))) == [(1, 2), (2, 2)]
+    by_x = side.key_by(lambda row: row.x)
+    assert sorted(results(by_x.map(lambda row: row.as_dict()["x"]))) == [1, 2]

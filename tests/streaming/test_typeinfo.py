@@ -123,3 +123,15 @@ def test_a_row_with_other_names_than_its_declared_type_is_refused() -> None:
     assert convert is not None
     with pytest.raises(ValueError, match=r"has the fields \['number', 'word'\], its declared type"):
         convert(Row(word="to", number=1))
+
+
+def test_what_is_in_a_map_becomes_of_its_declared_type() -> None:
+    point = Types.ROW_NAMED(["x", "y"], [Types.INT(), Types.INT()])
+    convert = Types.MAP(Types.STRING(), point).converter()
+    assert convert is not None
+    assert convert({"a": Row(1, 2), "b": None}) == {"a": Row.of(["x", "y"], [1, 2]), "b": None}
+    assert convert(None) is None
+    pairs = Types.MAP(Types.TUPLE([Types.INT()]), Types.INT()).converter()
+    assert pairs is not None
+    assert pairs({Row(1): 2}) == {(1,): 2}
+    assert Types.MAP(Types.STRING(), Types.INT()).converter() is None

@@ -152,12 +152,13 @@ class ChainBuilder:
                 assert output.result is not None
                 writer = self._writers[output.result] = self._make_writer(output.result)
                 receiver = writer
-            if output.tag_id is not None:
-                side.setdefault(output.tag_id, []).append(receiver)
-            elif planned.convert is not None:
-                main.append(ConvertingReceiver(planned.convert, receiver))
-            else:
+            convert = planned.convert if output.tag_id is None else output.convert
+            if convert is not None:
+                receiver = ConvertingReceiver(convert, receiver)
+            if output.tag_id is None:
                 main.append(receiver)
+            else:
+                side.setdefault(output.tag_id, []).append(receiver)
         following = self.operators[first:]
         del self.operators[first:]
         context = self._context(planned, place == 0)

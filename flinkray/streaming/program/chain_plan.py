@@ -23,6 +23,9 @@ class PlannedOutput:
     """Place in the chain."""
     result: int | None
     """Place among the chain's results."""
+    convert: Any = None
+    """Of a side output: turns its values into those of the tag's type; None: they are taken as they
+    are."""
 
 
 @dataclass
@@ -98,9 +101,9 @@ def plan_chain(graph: StreamGraph, chain: Chain) -> ChainPlan:
             node.keyed,
             node.convert,
             [
-                PlannedOutput(edge.output_tag, places[edge.target.id], None)
+                PlannedOutput(edge.output_tag, places[edge.target.id], None, edge.convert)
                 if graph.is_chained(edge)
-                else PlannedOutput(edge.output_tag, None, result_places[id(edge)])
+                else PlannedOutput(edge.output_tag, None, result_places[id(edge)], edge.convert)
                 for edge in node.outputs
             ],
         )

@@ -37,6 +37,9 @@ class StreamEdge:
     partitioner: StreamPartitioner
     output_tag: str | None = None
     """The side output it carries; None: the main one."""
+    convert: Any = None
+    """Of a side output: turns its values into those of the tag's type; None: they are taken as they
+    are."""
 
 
 @dataclass

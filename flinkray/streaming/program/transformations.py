@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flinkray.state.backends import IN_MEMORY
@@ -33,6 +33,7 @@ from flinkray.streaming.records.partitioners import (
     RebalancePartitioner,
     StreamPartitioner,
 )
+from flinkray.streaming.records.typeinfo import TypeInformation
 from flinkray.streaming.sinks.committer_operator import CommitterOperator
 from flinkray.streaming.sinks.writer_operator import SinkWriterOperator
 
@@ -107,6 +108,8 @@ class _Upstream:
     node: StreamNode
     partitioner: StreamPartitioner | None = None
     tag_id: str | None = None
+    convert: Any = None
+    """Of a side output: turns its values into those of the tag's type."""
 
 
 @dataclass
@@ -191,12 +194,14 @@ class _Builder:
             return [up for part in transformation.inputs for up in self.upstreams(part)]
         if isinstance(transformation, PartitionTransformation):
             return [
-                _Upstream(up.node, transformation.partitioner, up.tag_id)
+                replace(up, partitioner=transformation.partitioner)
                 for up in self.upstreams(transformation.input)
             ]
         if isinstance(transformation, SideOutputTransformation):
+            kind = transformation.type_info
+            convert = kind.converter() if isinstance(kind, TypeInformation) else None
             return [
-                _Upstream(up.node, None, transformation.tag_id)
+                _Upstream(up.node, None, transformation.tag_id, convert)
                 for up in self.upstreams(transformation.input)
             ]
         raise TypeError(f"unknown transformation {transformation!r}")
@@ -310,7 +315,7 @@ class _Builder:
             is_local=True,
         )
         self._graph.nodes.append(node)
-        here = _Upstream(source, ForwardPartitioner(), upstream.tag_id)
+        here = replace(upstream, partitioner=ForwardPartitioner())
         self._graph.connect(self._edge(here, node, 0))
         return _Upstream(node, upstream.partitioner)
 
@@ -338,4 +343,4 @@ class _Builder:
                 f"forward from {source.name} (parallelism {source.parallelism}) to {target.name} "
                 f"(parallelism {target.parallelism}) needs equal parallelism: use rebalance()"
             )
-        return StreamEdge(source, target, index, partitioner, upstream.tag_id)
+        return StreamEdge(source, target, index, partitioner, upstream.tag_id, upstream.convert)

@@ -330,6 +330,23 @@ class MapTypeInfo(TypeInformation):
         self.key_type = key_type
         self.value_type = value_type
 
+    def converter(self) -> Convert | None:
+        of_key, of_value = self.key_type.converter(), self.value_type.converter()
+        if of_key is None and of_value is None:
+            return None
+
+        def convert(value: Any) -> Any:
+            if not isinstance(value, dict):
+                return value
+            return {
+                key if of_key is None else of_key(key): (
+                    item if of_value is None or item is None else of_value(item)
+                )
+                for key, item in value.items()
+            }
+
+        return convert
+
     def to_arrow(self) -> pa.DataType | None:
         key, value = self.key_type.to_arrow(), self.value_type.to_arrow()
         return None if key is None or value is None else pa.map_(key, value)

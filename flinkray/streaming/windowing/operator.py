@@ -61,6 +61,7 @@ class WindowOperator(WithTimers):
     def __init__(self, spec: WindowSpec, keys: Keys) -> None:
         self.spec = spec
         self.keys = keys
+        self._opened = False
 
     def key_hash(self) -> KeyHash:
         return self.keys.hash_of
@@ -85,12 +86,13 @@ class WindowOperator(WithTimers):
         self._event_time = self.spec.assigner.is_event_time()
         function = self.spec.evaluation.function
         if hasattr(function, "open"):
+            self._opened = True
             function.open(self.runtime_context())
 
     def close(self) -> None:
-        function = self.spec.evaluation.function
-        if hasattr(function, "close"):
-            function.close()
+        if self._opened:
+            self._opened = False
+            self.spec.evaluation.function.close()
 
     def describe_occasion(self) -> str:
         if self._evaluated is None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from flinkray.core.durations import Time
+from flinkray.state.errors import StateError
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.functions.functions import ReduceFunction
 from flinkray.streaming.functions.output_tag import OutputTag
@@ -518,6 +519,26 @@ def test_function_of_windows_is_opened_and_closed() -> None:
     h = OperatorHarness(WindowOperator(spec, BY_FIRST), keyed=True, subtask_index=1, parallelism=2)
     h.operator.close()
     assert calls == [1, "closed"]
+
+
+def test_function_that_was_not_opened_is_not_closed() -> None:
+    calls: list[Any] = []
+
+    class Noted(WithBounds):
+        def close(self) -> None:
+            calls.append("closed")
+
+    class Failing(ListContents):
+        def table(self, state: Any) -> Any:
+            raise StateError("it was stored as something else")
+
+    spec = spec_of(
+        GlobalWindows.create(), CountTrigger.of(9), contents=Failing(),
+        evaluation=Process(Noted(), True),
+    )  # fmt: skip
+    with pytest.raises(StateError, match="something else"):
+        OperatorHarness(WindowOperator(spec, BY_FIRST), keyed=True)
+    assert calls == []
 
 
 def test_time_passes_and_the_end_fires_no_window_by_itself() -> None:
