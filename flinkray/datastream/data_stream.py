@@ -44,6 +44,7 @@ from flinkray.streaming.functions.functions import (
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
+    KeySelector,
     MapFunction,
     NullByteKeySelector,
     ProcessFunction,
@@ -93,7 +94,7 @@ from flinkray.streaming.program.transformations import (
     Transformation,
     UnionTransformation,
 )
-from flinkray.streaming.records.keying import Keys, require_same_keys
+from flinkray.streaming.records.keying import Keys, functions_of, require_same_keys
 from flinkray.streaming.records.partitioners import (
     BroadcastPartitioner,
     CustomPartitioner,
@@ -132,6 +133,7 @@ if TYPE_CHECKING:
     from flinkray.datastream.spark_table import SparkTable
     from flinkray.scheduler.graph.job_graph import JobVertex
     from flinkray.spark.user_code import SparkEpochFunction
+    from flinkray.streaming.functions.runtime_context import RuntimeContext
 
 __all__ = [
     "AllWindowedStream",
@@ -408,8 +410,7 @@ class DataStream(StreamSettings):
     def partition_custom(self, partitioner: Any, key_selector: Any) -> DataStream:
         """To the subtask that a function of key and number of subtasks says."""
         expect_function(partitioner, "partition", "a Partitioner")
-        partition = getattr(partitioner, "partition", partitioner)
-        return self._partitioned(CustomPartitioner(partition, Keys(key_selector)))
+        return self._partitioned(CustomPartitioner(partitioner, Keys(key_selector)))
 
     def window_all(self, window_assigner: Any) -> AllWindowedStream:
         """Windows over all records; they are evaluated by one subtask."""
@@ -935,6 +936,14 @@ class _KeyAndValue(MapFunction[Any, Row]):
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
 
+    def open(self, runtime_context: RuntimeContext) -> None:
+        for function in self._keys.functions:
+            function.open(runtime_context)
+
+    def close(self) -> None:
+        for function in self._keys.functions:
+            function.close()
+
     def map(self, value: Any) -> Row:
         return Row(f0=self._keys.of_value(value), f1=value)
 
@@ -1398,6 +1407,25 @@ class _Tag(MapFunction[Any, Any]):
         return self._side, value
 
 
+class _KeyOfTagged(KeySelector[Any, Any]):
+    """By the keys of the stream that a value is of."""
+
+    def __init__(self, *keys: Keys) -> None:
+        self._keys = keys
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        for function in functions_of(*self._keys):
+            function.open(runtime_context)
+
+    def close(self) -> None:
+        for function in functions_of(*self._keys):
+            function.close()
+
+    def get_key(self, value: Any) -> Any:
+        side, tagged = value
+        return self._keys[side].of_value(tagged)
+
+
 class _TwoInWindows:
     """Two streams in windows."""
 
@@ -1405,14 +1433,8 @@ class _TwoInWindows:
         self, first: DataStream, second: DataStream, first_key: Any, second_key: Any, assigner: Any
     ) -> None:
         self._first, self._second = first, second
-        self._keys = first_keys, second_keys = Keys(first_key), Keys(second_key)
+        self._keys = Keys(first_key), Keys(second_key)
         self._builder = WindowOperatorBuilder(assigner)
-
-        def key_of(tagged: Any) -> Any:
-            side, value = tagged
-            return (second_keys if side else first_keys).of_value(value)
-
-        self._key_of = key_of
 
     def trigger(self: _Windows, trigger: Trigger) -> _Windows:
         """Evaluate windows when this says so; it sees pairs of the stream's number and value."""
@@ -1436,7 +1458,7 @@ class _TwoInWindows:
             stream.map(_Tag(side)).name(f"Input{side + 1}")
             for side, stream in enumerate((self._first, self._second))
         ]
-        keyed = tagged[0].union(tagged[1]).key_by(self._key_of)
+        keyed = tagged[0].union(tagged[1]).key_by(_KeyOfTagged(*self._keys))
         operator = self._builder.build(ListContents(), function, keyed._keys)
         return keyed._then_keyed(self._builder.title(name), operator, output_type)
 

@@ -104,7 +104,7 @@ class RecordWriter:
         time_service: ProcessingTimeService | None = None,
     ) -> None:
         self.channels = tuple(channels)
-        self._partitioner = partitioner
+        self.partitioner = partitioner
         self._timeout = buffer_timeout
         self._time_service = time_service
         self._coalesce_below = 1 if buffer_timeout == 0 else COALESCE_BELOW
@@ -117,7 +117,7 @@ class RecordWriter:
         return all(channel.has_room() for channel in self.channels)
 
     def process_block(self, block: Block) -> None:
-        for channel, part in self._partitioner.split_block(block):
+        for channel, part in self.partitioner.split_block(block):
             waiting = self._waiting_records[channel] + len(part)
             if waiting == len(part) >= self._coalesce_below:
                 self.channels[channel].put(part)
@@ -134,7 +134,7 @@ class RecordWriter:
                     self._send(channel)
 
     def process_columns(self, columns: Columns) -> None:
-        for channel, part in self._partitioner.split_columns(columns):
+        for channel, part in self.partitioner.split_columns(columns):
             self._send(channel)
             self.channels[channel].put(part)
 

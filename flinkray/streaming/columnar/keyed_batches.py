@@ -32,6 +32,10 @@ class KeyedBatchOperator(FunctionOperator):
         self._keys = keys
         self._input_type = input_type
 
+    @property
+    def selectors(self) -> Sequence[Any]:
+        return self._keys.functions
+
     def open(self) -> None:
         assert self.keyed_state is not None
         self._table = self.keyed_state.columns()

@@ -33,7 +33,7 @@ from flinkray.streaming.operators.operator import (
 )
 from flinkray.streaming.operators.two_inputs import InputPort, TwoInputs
 from flinkray.streaming.records.elements import MIN_TIMESTAMP, Block, Columns
-from flinkray.streaming.records.keying import Keys
+from flinkray.streaming.records.keying import Keys, functions_of
 
 _KEY, _LEFT, _RIGHT = "key", "left", "right"
 """Columns of the tables that are joined: the key, and the number of the row on each side."""
@@ -45,6 +45,10 @@ class _BufferedWindows(StreamOperator):
     def __init__(self, size: int, offset: int, keys: Sequence[Keys]) -> None:
         self._size, self._offset = size, offset
         self._keys = tuple(keys)
+
+    @property
+    def selectors(self) -> Sequence[Any]:
+        return functions_of(*self._keys)
 
     def key_hash(self) -> KeyHash:
         return self._keys[0].hash_of

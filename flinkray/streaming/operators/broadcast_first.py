@@ -30,6 +30,10 @@ class BroadcastFirstOperator(StreamOperator):
         self.operator = operator
         self._memory = memory
 
+    @property
+    def selectors(self) -> Sequence[Any]:
+        return self.operator.selectors
+
     def setup(self, context: Any, output: Any) -> None:
         super().setup(context, output)
         self.operator.setup(replace(context, is_head=False), output)

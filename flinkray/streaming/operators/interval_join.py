@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from flinkray.core.values import own
@@ -11,7 +12,7 @@ from flinkray.streaming.functions.output_tag import OutputTag
 from flinkray.streaming.operators.process import KeyedTimersOperator
 from flinkray.streaming.operators.two_inputs import TwoInputs
 from flinkray.streaming.records.elements import Block
-from flinkray.streaming.records.keying import Keys
+from flinkray.streaming.records.keying import Keys, functions_of
 
 _LEFT: MapStateDescriptor[int, Any] = MapStateDescriptor("left-buffer")
 _RIGHT: MapStateDescriptor[int, Any] = MapStateDescriptor("right-buffer")
@@ -56,6 +57,10 @@ class IntervalJoinOperator(TwoInputs, KeyedTimersOperator):
         self._lower, self._upper = lower, upper
         self._keys2 = keys2
         self._late = (late_left, late_right)
+
+    @property
+    def selectors(self) -> Sequence[Any]:
+        return functions_of(self.keys, self._keys2)
 
     def open(self) -> None:
         super().open()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from flinkray.core.values import IMMUTABLE
@@ -22,6 +23,10 @@ class KeyedFunctionOperator(FunctionOperator):
     def __init__(self, function: Any, keys: Keys) -> None:
         super().__init__(function)
         self.keys = keys
+
+    @property
+    def selectors(self) -> Sequence[Any]:
+        return self.keys.functions
 
     def key_hash(self) -> KeyHash:
         return self.keys.hash_of

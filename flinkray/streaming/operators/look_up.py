@@ -15,7 +15,7 @@ from flinkray.streaming.operators.operator import OperatorContext, Output, Recei
 from flinkray.streaming.operators.process import WithTimers
 from flinkray.streaming.operators.two_inputs import InputPort
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, Block
-from flinkray.streaming.records.keying import Keys
+from flinkray.streaming.records.keying import Keys, functions_of
 
 _ROWS: ValueStateDescriptor[Any] = ValueStateDescriptor("_table")
 _WAITING: ListStateDescriptor[Any] = ListStateDescriptor("_waiting")
@@ -92,6 +92,10 @@ class LookUpOperator(WithTimers, KeyedFunctionOperator):
         self._is_idle = False
         self._are_stamped = False
         """The results that were added last."""
+
+    @property
+    def selectors(self) -> Sequence[Any]:
+        return functions_of(self.keys, self._keys_of_table)
 
     def open(self) -> None:
         super().open()

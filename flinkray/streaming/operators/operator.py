@@ -6,7 +6,7 @@ its task's thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -145,6 +145,8 @@ class OperatorContext:
     """It is the task's first operator, and the task calls it directly."""
     object_reuse: bool = False
     """Results are handed on without copies; user code keeps and changes none of them."""
+    selectors: Sequence[Any] = ()
+    """Functions that say where results go: key selectors and partitioners."""
 
     @property
     def own(self) -> Callable[[Any], Any]:
@@ -254,7 +256,21 @@ class StreamOperator:
         """What key groups of the operator's keys come from."""
         return stable_hash
 
-    def runtime_context(self) -> RuntimeContext:
+    @property
+    def selectors(self) -> Sequence[Any]:
+        """Functions that it asks for the keys of records."""
+        return ()
+
+    def all_selectors(self) -> Iterable[Any]:
+        """Those, and functions that say where results go, each once.  They are opened before the
+        operator, and closed after it."""
+        return {id(it): it for it in (*self.selectors, *self.context.selectors)}.values()
+
+    def open_selector(self, selector: Any) -> None:
+        """One of them.  It has no state."""
+        selector.open(self.runtime_context(has_state=False))
+
+    def runtime_context(self, *, has_state: bool = True) -> RuntimeContext:
         """What the user's function is given in ``open``."""
         context = self.context
         return RuntimeContext(
@@ -266,7 +282,7 @@ class StreamOperator:
             job_parameters=context.job_parameters,
             cached_files=context.cached_files,
             metrics=context.metrics,
-            keyed_state=self.keyed_state,
+            keyed_state=self.keyed_state if has_state else None,
             has_arrays=self.gives_slots,
             is_restored=context.restored_checkpoint_id > 0,
         )

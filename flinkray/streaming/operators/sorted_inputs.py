@@ -21,7 +21,7 @@ from flinkray.streaming.operators.operator import (
 from flinkray.streaming.operators.source import BLOCK_RECORDS
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, Block, Columns
 from flinkray.streaming.records.key_sorter import DEFAULT_MEMORY, Entry, KeySorter
-from flinkray.streaming.records.keying import Keys
+from flinkray.streaming.records.keying import Keys, functions_of
 from flinkray.streaming.time.turn import Portion
 
 
@@ -55,6 +55,10 @@ class SortedInputsOperator(StreamOperator):
         self.operator = operator
         self._keys = tuple(keys)
         self._memory = memory
+
+    @property
+    def selectors(self) -> Sequence[Any]:
+        return (*self.operator.selectors, *functions_of(*self._keys))
 
     def setup(self, context: Any, output: Any) -> None:
         super().setup(context, output)

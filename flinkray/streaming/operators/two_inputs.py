@@ -21,7 +21,7 @@ from flinkray.streaming.operators.process import (
     TimelessOperator,
 )
 from flinkray.streaming.records.elements import Block, Columns
-from flinkray.streaming.records.keying import Keys
+from flinkray.streaming.records.keying import Keys, functions_of
 from flinkray.streaming.time.combined_watermark import CombinedWatermark
 from flinkray.streaming.time.watermark_valve import ValveOutput
 
@@ -81,6 +81,10 @@ class CoMapOperator(TwoInputs, FunctionOperator):
     def __init__(self, function: Any, keys: tuple[Keys, Keys] | None = None) -> None:
         super().__init__(function)
         self._keys = keys
+
+    @property
+    def selectors(self) -> Sequence[Any]:
+        return functions_of(*self._keys or ())
 
     def key_hash(self) -> KeyHash:
         return super().key_hash() if self._keys is None else self._keys[0].hash_of
@@ -148,6 +152,10 @@ class KeyedCoProcessOperator(TwoInputs, KeyedTimersOperator):
     def __init__(self, function: Any, keys1: Keys, keys2: Keys) -> None:
         super().__init__(function, keys1)
         self._keys2 = keys2
+
+    @property
+    def selectors(self) -> Sequence[Any]:
+        return functions_of(self.keys, self._keys2)
 
     def process_first(self, block: Block) -> None:
         self.process_keyed(self.function.process_element1, self.keys.of_block(block), block)

@@ -144,6 +144,7 @@ class ChainBuilder:
         first = len(self.operators)
         main: list[Receiver] = []
         side: dict[str, list[Receiver]] = {}
+        selectors: list[Any] = []
         for output in planned.outputs:
             receiver: Receiver
             if output.operator is not None:
@@ -152,6 +153,7 @@ class ChainBuilder:
                 assert output.result is not None
                 writer = self._writers[output.result] = self._make_writer(output.result)
                 receiver = writer
+                selectors += writer.partitioner.functions
             convert = planned.convert if output.tag_id is None else output.convert
             if convert is not None:
                 receiver = ConvertingReceiver(convert, receiver)
@@ -161,12 +163,14 @@ class ChainBuilder:
                 side.setdefault(output.tag_id, []).append(receiver)
         following = self.operators[first:]
         del self.operators[first:]
-        context = self._context(planned, place == 0)
+        context = self._context(planned, place == 0, selectors)
         operator.setup(context, Output(main, side, context.object_reuse))
         self.operators += [(planned.operator_id, operator), *following]
         return operator
 
-    def _context(self, planned: PlannedOperator, is_head: bool) -> OperatorContext:
+    def _context(
+        self, planned: PlannedOperator, is_head: bool, selectors: Sequence[Any]
+    ) -> OperatorContext:
         kv_states = self._kv_states
         return OperatorContext(
             name=planned.name,
@@ -190,6 +194,7 @@ class ChainBuilder:
             turn=self.turn,
             is_head=is_head,
             object_reuse=self._plan.object_reuse,
+            selectors=selectors,
             make_keyed_state=self._make_keyed_state,
         )
 
@@ -198,7 +203,11 @@ def prepared_partitioner(
     result: PlannedResult, channels: int, seed: int, producer: int
 ) -> StreamPartitioner:
     """The partitioner of one subtask."""
-    partitioner = copy.copy(result.partitioner)
+    partitioner = result.partitioner
+    if partitioner.functions:
+        partitioner = pickle.loads(cloud_pickle.dumps(partitioner))
+    else:
+        partitioner = copy.copy(partitioner)
     own_seed = (seed * 1_000_003 + result.edge) * 1_000_003 + producer
     partitioner.setup(channels, result.max_parallelism, own_seed)
     return partitioner

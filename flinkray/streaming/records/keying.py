@@ -12,6 +12,7 @@ from flinkray.state.key_values import are_plain, as_key, can_change, own_key
 from flinkray.state.keys import KEY_KINDS, KeyHash, KeyKind, stable_hash
 from flinkray.streaming.errors import Reading, StreamError
 from flinkray.streaming.functions.coroutines import refuse_coroutines
+from flinkray.streaming.functions.functions import Function
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.typeinfo import TypeInformation, Types
 
@@ -51,6 +52,11 @@ class Keys:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Keys, (self.selector, self.key_type)
+
+    @property
+    def functions(self) -> Sequence[Any]:
+        """What is to be opened before a key is asked for, and closed in the end."""
+        return (self.selector,) if isinstance(self.selector, Function) else ()
 
     @property
     def hash_of(self) -> KeyHash:
@@ -133,6 +139,12 @@ class Keys:
         encoded = column.dictionary_encode(null_encoding="encode")
         distinct = [self._kind.value_of(key) for key in encoded.dictionary.to_pylist()]
         return pa.array(distinct, self._kind.arrow).take(encoded.indices)
+
+
+def functions_of(*all_keys: Keys | None) -> Sequence[Any]:
+    """What is to be opened of these, each once."""
+    functions = (function for keys in all_keys if keys is not None for function in keys.functions)
+    return tuple({id(function): function for function in functions}.values())
 
 
 def require_same_keys(first: Keys, second: Keys) -> None:

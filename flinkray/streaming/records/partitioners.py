@@ -29,6 +29,7 @@ from flinkray.state.keys import (
     stable_hash,
 )
 from flinkray.streaming.errors import Reading, StreamError, reading_at
+from flinkray.streaming.functions.functions import Function
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.keying import Keys
 
@@ -47,6 +48,11 @@ class StreamPartitioner(ABC):
     """Each producer reaches some of the consumers only."""
 
     channels: int = 1
+
+    @property
+    def functions(self) -> Sequence[Any]:
+        """Of the user's, which are to be opened before the first batch, and closed in the end."""
+        return ()
 
     def setup(self, channels: int, max_parallelism: int, seed: int) -> None:
         """Before the first batch."""
@@ -269,6 +275,10 @@ class KeyGroupPartitioner(_ByChannel):
         self.keys = keys
         self._always = always
 
+    @property
+    def functions(self) -> Sequence[Any]:
+        return self.keys.functions
+
     def setup(self, channels: int, max_parallelism: int, seed: int) -> None:
         super().setup(channels, max_parallelism, seed)
         self._group_of = KeyGroupAssigner(max_parallelism, self.keys.hash_of)
@@ -335,23 +345,30 @@ class CustomPartitioner(_ByChannel):
     """Where the user's function says.
 
     Args:
-        partition: of key and number of channels.
+        partitioner: a function of key and number of channels, or a Partitioner.
         keys: what the function is given.
     """
 
     name = "CUSTOM"
 
-    def __init__(self, partition: Callable[[Any, int], int], keys: Keys) -> None:
-        self._partition = partition
+    def __init__(self, partitioner: Any, keys: Keys) -> None:
+        self._partitioner = partitioner
         self._keys = keys
         self.reading: Reading | None = None
         """For error messages."""
+
+    @property
+    def functions(self) -> Sequence[Any]:
+        own = (self._partitioner,) if isinstance(self._partitioner, Function) else ()
+        return (*own, *self._keys.functions)
 
     def split_block(self, block: Block) -> Iterable[tuple[int, Block]]:
         return self._distribute(block)
 
     def choose(self, block: Block) -> tuple[Iterable[int], Any]:
-        partition, channels = self._partition, self.channels
+        partition: Callable[[Any, int], int]
+        partition = getattr(self._partitioner, "partition", self._partitioner)
+        channels = self.channels
         keys = self._keys.selected(block)
         records = iter(block.values)
         self.reading = block, records

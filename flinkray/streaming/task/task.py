@@ -130,7 +130,8 @@ class StreamTask:
         """Its input has, and its operators are finished.  Until what they have is committed, the
         task takes part in checkpoints and does nothing else."""
         self.finished = False
-        self._opened: list[StreamOperator] = []
+        self._opened: list[Any] = []
+        """Operators, and functions that they ask for keys."""
 
     # --- life ---------------------------------------------------------------------------------
 
@@ -153,6 +154,9 @@ class StreamTask:
             if states and operator_id in states:
                 checkpoint_id = self._restored_from if operator_id in own else None
                 operator.restore(states[operator_id], checkpoint_id)
+            for selector in operator.all_selectors():
+                self._opened.append(selector)
+                operator.open_selector(selector)
             self._opened.append(operator)
             operator.open()
 

@@ -63,6 +63,10 @@ class WindowOperator(WithTimers):
         self.keys = keys
         self._opened = False
 
+    @property
+    def selectors(self) -> Sequence[Any]:
+        return self.keys.functions
+
     def key_hash(self) -> KeyHash:
         return self.keys.hash_of
 
