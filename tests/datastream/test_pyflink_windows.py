@@ -71,7 +71,7 @@ def test_watermarks_per_element_make_records_late(env: Any) -> None:
     late: list[Any] = []
     main.get_side_output(tag).add_sink(Collect(late))
     assert results(main) == [("hi", 0, 5, 1), ("hi", 5, 10, 2)]
-    assert late == [("hi", 4)]
+    assert late == [Row(f0="hi", f1=4)]
 
 
 class OwnTime(SessionWindowTimeGapExtractor):
