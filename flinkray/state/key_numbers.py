@@ -107,9 +107,17 @@ class KeyNumbers:
             if pa.types.is_dictionary(column.type):
                 column = column.cast(column.type.value_type)
             encoded = pc.dictionary_encode(column, null_encoding="encode")
-        distinct = encoded.dictionary.to_pylist()
-        slots = np.fromiter(self._slots_of_distinct(distinct), np.int32, len(distinct))
-        of_rows: Slots = slots.take(encoded.indices.to_numpy(zero_copy_only=False))
+        distinct, indices = encoded.dictionary, encoded.indices.to_numpy(zero_copy_only=False)
+        slots: Slots = np.full(len(distinct), -1, np.int32)
+        is_used: Any = slice(None)
+        if encoded is column:  # what no row has is no key that has come
+            is_used = np.zeros(len(distinct), np.bool_)
+            is_used[indices] = True
+            distinct = distinct.filter(pa.array(is_used))
+        slots[is_used] = np.fromiter(
+            self._slots_of_distinct(distinct.to_pylist()), np.int32, len(distinct)
+        )
+        of_rows: Slots = slots.take(indices)
         return of_rows
 
     def _slots_of_distinct(self, keys: list[Any]) -> Iterable[int]:

@@ -93,3 +93,12 @@ def test_slots_of_the_greatest_keys_without_a_sign_are_found_again() -> None:
     greatest = (1 << 64) - 1
     assert table.slots_of(pa.array([greatest, greatest - 3], pa.uint64())).tolist() == [0, 1]
     assert table.slots_of(pa.array([greatest - 3, greatest], pa.uint64())).tolist() == [1, 0]
+
+
+def test_an_entry_of_a_dictionary_that_no_row_has_is_no_key() -> None:
+    table = KeyNumbers()
+    entries = pa.array(["a", "b", "c", "d"])
+    for places, slots in [([1, 3, 1], [0, 1, 0]), ([2, 1], [2, 0]), ([0, 1, 2, 3], [3, 0, 2, 1])]:
+        column = pa.DictionaryArray.from_arrays(pa.array(places, pa.int8()), entries)
+        assert table.slots_of(column).tolist() == slots
+    assert table.keys == ["b", "d", "c", "a"]

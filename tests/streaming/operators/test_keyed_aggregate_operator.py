@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -33,10 +34,21 @@ keys_of = {
     "wide": st.integers(-(2**62), 2**62),
     "text": st.sampled_from(["a", "b", "ü"]),
     "null": st.one_of(st.none(), st.sampled_from("ab")),
+    "dictionary": st.sampled_from(["a", "b", "ü"]),
 }
+ENTRIES = pa.array(["never", "a", "too", "b", "ü", "nor this"])
+"""Of a dictionary; some are of no row."""
 
 
 ARROW = {"int": pa.int64(), "wide": pa.int64(), "text": pa.string(), "null": pa.string()}
+
+
+def array_of(values: Sequence[Any], kind: str) -> pa.Array:
+    if kind != "dictionary":
+        return pa.array(values, ARROW[kind])
+    entries = ENTRIES.to_pylist()
+    places = pa.array([entries.index(value) for value in values], pa.int8())
+    return pa.DictionaryArray.from_arrays(places, ENTRIES)
 
 
 @pytest.mark.parametrize("how", ["sum", "min", "max"])
@@ -52,7 +64,7 @@ def test_rolling_aggregate_is_that_of_the_rows(how: str, kind: str, data: Any) -
     rowwise = OperatorHarness(ReduceOperator(FieldReduce(how, "v"), keys), keyed=True)
     for batch in batches:
         k, v, other = zip(*batch, strict=True)
-        arrays = [pa.array(k, ARROW[kind]), pa.array(v), pa.array(other)]
+        arrays = [array_of(k, kind), pa.array(v), pa.array(other)]
         h.process_columns(Columns(pa.RecordBatch.from_arrays(arrays, names=names)))
         rowwise.process(*[Row.of(names, list(row)) for row in batch])
     assert all(isinstance(batch, Columns) for batch in h.batches())
