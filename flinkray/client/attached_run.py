@@ -14,8 +14,7 @@ from flinkray.client.submission import SubmissionInterrupted
 from flinkray.core.errors import JobNotFoundError, JobStateError
 from flinkray.core.ids import JobID
 from flinkray.scheduler.graph.job_graph import JobGraph
-from flinkray.scheduler.reports.job_info import JobProgress
-from flinkray.scheduler.shared.states import JobStatus
+from flinkray.scheduler.reports.job_info import JobProgress, JobResult
 
 if TYPE_CHECKING:
     from flinkray.client.cluster_client import ClusterClient
@@ -162,7 +161,7 @@ class ProgressLog:
         """Nothing is left to be cleared."""
 
 
-def run_attached(client: ClusterClient, job: JobGraph, display: Progress) -> tuple[JobStatus, bool]:
+def run_attached(client: ClusterClient, job: JobGraph, display: Progress) -> tuple[JobResult, bool]:
     """Submit a job, wait for its end, and show its progress and what it prints.
 
     Returns how it ended, and whether Ctrl-C cancelled it.
@@ -188,17 +187,17 @@ def run_attached(client: ClusterClient, job: JobGraph, display: Progress) -> tup
         output.close()
 
 
-def _wait(client: ClusterClient, job_id: JobID, display: Progress, output: JobOutput) -> JobStatus:
+def _wait(client: ClusterClient, job_id: JobID, display: Progress, output: JobOutput) -> JobResult:
     """Until it has ended, and all that it printed is shown."""
-    status = client.job(job_id).wait(on_progress=display.show, interval=display.interval)
+    result = client.job(job_id).until_end(on_progress=display.show, interval=display.interval)
     output.finish()
     display.clear()
-    return status
+    return result
 
 
 def _cancel(
     client: ClusterClient, job_id: JobID, display: Progress, output: JobOutput
-) -> JobStatus:
+) -> JobResult:
     try:
         display.message(f"cancelling job {job_id} (Ctrl-C again leaves at once)")
         with contextlib.suppress(JobStateError):  # it ended at that moment; how, is asked next

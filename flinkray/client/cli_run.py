@@ -115,6 +115,7 @@ def run(
     Ctrl-C cancels the job and waits for its end; a second one leaves at once.
     """
     from flinkray.client.job_builder import spark_job
+    from flinkray.client.job_result import JobExecutionResult
 
     configuration = Configuration(
         {**dict(values), **_of_savepoint(from_savepoint, allow_non_restored_state)}
@@ -159,7 +160,7 @@ def run(
             return 0
         try:
             display = ProgressDisplay(sys.stderr, time.monotonic)
-            status, was_interrupted = run_attached(client, job, display)
+            ended, was_interrupted = run_attached(client, job, display)
         except LeftRunning:
             leaving.pop_all()
             more = (
@@ -170,9 +171,9 @@ def run(
             note(f"left job {job.job_id} while it was being cancelled; {more}")
             return INTERRUPTED
         if was_interrupted:
-            note(f"job {job.job_id} ended: {status.name}")
+            note(f"job {job.job_id} ended: {ended.status.name}")
             return INTERRUPTED
-        result = client.job(job.job_id).result()
+        result = JobExecutionResult.of(ended)
     text = f"job {result.job_id} finished in {cli_output.format_seconds(result.net_runtime)}"
     if result.has_data:
         text += f": {result.num_rows} rows at {result.location}"

@@ -238,13 +238,24 @@ class JobHandle:
         Raises:
             RpcTimeoutError: (a TimeoutError) the job goes on after that time.
         """
+        return self.until_end(timeout, on_progress=on_progress, interval=interval).status
+
+    def until_end(
+        self,
+        timeout: float | None = None,
+        *,
+        on_progress: Callable[[JobProgress], None] | None = None,
+        interval: float = 1.0,
+    ) -> JobResult:
+        """As :meth:`wait`, for who needs more than the status: a cluster may have forgotten the job
+        when it is asked again."""
         if on_progress is None:
-            status = self._client._run(self._end(timeout)).status
+            result = self._client._run(self._end(timeout))
         else:
             end = self._client._start(self._end(timeout))
-            status = self.watched(end, on_progress, interval).status
+            result = self.watched(end, on_progress, interval)
         self._client.show_output()
-        return status
+        return result
 
     def watched(
         self, future: Future[T], on_progress: Callable[[JobProgress], None], interval: float
@@ -276,9 +287,7 @@ class JobHandle:
             JobCancelledError, JobNotFinishedError: it ended, but not by finishing.
             RpcTimeoutError: (a TimeoutError) the job goes on after that time.
         """
-        result = self._client._run(self._end(timeout))
-        self._client.show_output()
-        return JobExecutionResult.of(result)
+        return JobExecutionResult.of(self.until_end(timeout))
 
     def __await__(self) -> Generator[Any, None, JobExecutionResult]:
         return self._result().__await__()

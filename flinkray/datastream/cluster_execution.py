@@ -203,15 +203,15 @@ def run(cluster: ClusterClient, job: JobGraph, settings: dict[str, str]) -> JobE
     if _ends_with_its_client(cluster, settings):
         job = cluster.ending_with_it(job, f"{SHUTDOWN_ON_ATTACHED_EXIT.key} is true")
     try:
-        status, was_interrupted = run_attached(cluster, job, _progress())
+        ended, was_interrupted = run_attached(cluster, job, _progress())
     except LeftRunning:
         left = f"left job {job.job_id} while it was being cancelled"
         raise KeyboardInterrupt(left) from None
     finally:
         cluster.detach(job.job_id)
     if was_interrupted:
-        raise KeyboardInterrupt(f"job {job.job_id} ended: {status.name}")
-    return _told(cluster.job(job.job_id).result())
+        raise KeyboardInterrupt(f"job {job.job_id} ended: {ended.status.name}")
+    return _told(ClusterJobResult.of(ended))
 
 
 def _ends_with_its_client(cluster: ClusterClient, settings: dict[str, str]) -> bool:

@@ -205,7 +205,8 @@ def test_job_that_ends_by_itself_was_not_interrupted(world: World, client: Clust
     world.after_submission = end
     stream = io.StringIO()
     display = ProgressDisplay(stream, lambda: 0.0)
-    assert run_attached(client, job, display) == (JobStatus.FINISHED, False)
+    ended, was_interrupted = run_attached(client, job, display)
+    assert (ended.status, was_interrupted) == (JobStatus.FINISHED, False)
     assert stream.getvalue() == f"submitted job {job.job_id} (a job)\n"
 
 
@@ -221,7 +222,8 @@ def test_ctrl_c_cancels_the_job_and_waits_for_its_end(world: World, client: Clus
     world.on_result_request = interrupt_then_end
     stream = io.StringIO()
     display = ProgressDisplay(stream, lambda: 0.0)
-    assert run_attached(client, job, display) == (JobStatus.CANCELED, True)
+    ended, was_interrupted = run_attached(client, job, display)
+    assert (ended.status, was_interrupted) == (JobStatus.CANCELED, True)
     assert world.cancelled == [job.job_id]
     assert f"cancelling job {job.job_id} (Ctrl-C again leaves at once)" in stream.getvalue()
 
@@ -254,4 +256,5 @@ def test_ctrl_c_at_the_moment_the_job_finished_tells_how_it_ended(
 
     world.on_result_request = end_and_interrupt
     display = ProgressDisplay(io.StringIO(), lambda: 0.0)
-    assert run_attached(client, job, display) == (JobStatus.FINISHED, True)
+    ended, was_interrupted = run_attached(client, job, display)
+    assert (ended.status, was_interrupted) == (JobStatus.FINISHED, True)

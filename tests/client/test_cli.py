@@ -378,6 +378,21 @@ def test_run_waits_and_says_how_long_it_took(
     assert f"submitted job {job_id} (daily)" in err
 
 
+def test_run_tells_of_a_job_that_the_cluster_forgets_as_it_ends(
+    world: World, command: Command, script: str, output: Output
+) -> None:
+    """As with `jobstore.max-capacity` at 0, or when many end: it was exit code 4."""
+
+    async def end() -> None:
+        (job_id,) = world.jobs
+        world.end_on_loop(job_id)
+        del world.jobs[job_id]
+
+    world.on_result_request = end
+    assert command(["run", script]) == 0
+    assert output()[0].endswith(" finished in 2.5 s\n")
+
+
 def test_run_of_a_failing_job_names_the_cause_and_exits_with_1(
     world: World, command: Command, script: str, output: Output
 ) -> None:
