@@ -51,7 +51,7 @@ from ray.util.placement_group import placement_group_table  # noqa: E402
 import flinkray  # noqa: E402
 from flinkray.client import ClusterClient  # noqa: E402
 from flinkray.client.python_job import python_job  # noqa: E402
-from flinkray.core.errors import JobExecutionError  # noqa: E402
+from flinkray.core.errors import FlinkRayError, JobExecutionError  # noqa: E402
 from flinkray.datastream import Configuration, StreamExecutionEnvironment, Types  # noqa: E402
 from flinkray.rpc.ray.directory import RayDirectory  # noqa: E402
 from flinkray.scheduler.shared.states import JobStatus  # noqa: E402
@@ -260,11 +260,12 @@ def until_nothing(look: Callable[[], list[str]], seconds: float) -> list[str]:
 
 
 def soak(client: ClusterClient, storage: Path, arguments: argparse.Namespace) -> list[str]:
-    """What masters have grown by.  Raises what the first job that ends otherwise raises."""
+    """What masters have grown by, and which jobs have ended otherwise than they had to."""
     directory = RayDirectory(NAMESPACE)
     began = time.monotonic()
     every = max(arguments.jobs // 80, arguments.at_once)
     done: Counter[str] = Counter()
+    faults: list[str] = []
     looks = [measured(directory)]
     show(0, began, looks[0])
     with ThreadPoolExecutor(arguments.at_once) as threads:
@@ -273,12 +274,16 @@ def soak(client: ClusterClient, storage: Path, arguments: argparse.Namespace) ->
                 break
             kinds = [KINDS[(done.total() + n) % len(KINDS)] for n in range(every)]
             for future in [threads.submit(kind, client, storage) for kind in kinds]:
-                future.result()
+                try:
+                    future.result()
+                except (FlinkRayError, AssertionError) as error:
+                    faults.append(str(error))
+                    print(error)
             done.update(kind.__name__ for kind in kinds)
             looks.append(measured(directory))
             show(done.total(), began, looks[-1])
     print(f"{done.total()} jobs: {dict(done)}")
-    return list(grown(looks))
+    return [*faults, *grown(looks)]
 
 
 def main() -> None:
