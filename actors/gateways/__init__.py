@@ -15,6 +15,7 @@ __all__ = [
     "job_processes",
     "kv_states",
     "messages",
+    "savepoint_disposal",
     "slot_pool",
     "snapshots",
     "stream_coordinator",

@@ -67,6 +67,13 @@ class StorageHangsError(CheckpointStorageError):
     retryable = False
 
 
+class UnusableLocationError(CheckpointStorageError):
+    """No storage has such a location: the scheme of its URI is not known, it cannot be read, or it
+    is too long."""
+
+    retryable = False
+
+
 class CheckpointStorageFullError(CheckpointStorageError):
     """The storage has no room; what was begun is removed."""
 
@@ -95,6 +102,8 @@ def _translated(path: str, what: str, error: OSError) -> CheckpointStorageError:
     text = f"cannot {what} it: {error}"
     if error.errno in _FULL:
         return CheckpointStorageFullError(path, f"{text}; make room, or use another directory")
+    if error.errno == errno.ENAMETOOLONG:
+        return UnusableLocationError(path, f"{text}; use another directory")
     if error.errno == errno.EROFS:
         return CheckpointAccessError(path, f"{text}; mount it for writing, or use another one")
     if error.errno in _REFUSED:

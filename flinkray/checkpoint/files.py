@@ -17,7 +17,11 @@ from typing import Protocol
 import pyarrow.fs
 
 from flinkray.checkpoint import locations
-from flinkray.checkpoint.errors import CheckpointStorageError, storage_errors
+from flinkray.checkpoint.errors import (
+    CheckpointStorageError,
+    UnusableLocationError,
+    storage_errors,
+)
 from flinkray.ha.arrow_directory import ArrowDirectory, arrow_file_system, is_object_store
 from flinkray.ha.directory import Directory, LocalDirectory, LocalFileSystem
 
@@ -217,7 +221,8 @@ class ArrowStateFiles(StateFiles):
         """The storage that a location is in.
 
         Raises:
-            CheckpointStorageError: pyarrow does not know the scheme, or cannot read the URI.
+            UnusableLocationError: pyarrow does not know the scheme, or cannot read the URI.
+            CheckpointStorageError: the storage, or what it needs, is not there at present.
         """
         try:
             file_system, path = arrow_file_system(location)
@@ -225,9 +230,9 @@ class ArrowStateFiles(StateFiles):
             text = str(error)
             if "@" in location:  # pyarrow tells the whole of it
                 text = "it cannot be read; write / as %2F in keys and secrets"
-            raise CheckpointStorageError(
-                location, f"pyarrow has no file system for it: {text}"
-            ) from error
+            may_help = isinstance(error, OSError)
+            kind = CheckpointStorageError if may_help else UnusableLocationError
+            raise kind(location, f"pyarrow has no file system for it: {text}") from error
         return cls(file_system, path, location)
 
     def create(self, location: str) -> OutputFile:

@@ -16,10 +16,19 @@ _KNOWN = 1024
 
 
 def normal(location: str) -> str:
-    """The one form of a location that a user gave; ``~`` and relative paths are resolved."""
+    """The one form of a location that a user gave; ``~`` and relative paths are resolved.
+
+    Raises:
+        ValueError: it is none.
+    """
     uri = urlsplit(location)
+    text = unquote(uri.path) if uri.scheme == "file" else location
+    if "\0" in text:
+        raise ValueError("no name of a file or directory has a NUL in it")
     if uri.scheme == "file":
-        return posixpath.normpath(unquote(uri.path))
+        if not text.startswith("/"):
+            raise ValueError("the path of a file: URI begins with a slash")
+        return posixpath.normpath(text)
     if uri.scheme:
         return urlunsplit(uri._replace(path=_normal_path(uri.path)))
     return posixpath.normpath(absolute_location(location))

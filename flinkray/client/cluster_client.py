@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from flinkray.actors.gateways import DispatcherGateway
-from flinkray.checkpoint.errors import CheckpointNotFoundError
+from flinkray.actors.gateways.savepoint_disposal import disposal
 from flinkray.client.attached_jobs import AttachedJobs, ClientSettings
 from flinkray.client.dispatcher_connection import DispatcherConnection
 from flinkray.client.embedded_output import EmbeddedOutput
@@ -27,8 +27,6 @@ from flinkray.core.errors import (
     FlinkRayError,
     JobNotFoundError,
     JobStateError,
-    RecipientUnreachableError,
-    RpcTimeoutError,
 )
 from flinkray.core.ids import IntermediateDataSetID, JobID, JobMasterId
 from flinkray.rpc import RpcService
@@ -175,20 +173,7 @@ class ClusterClient:
             JobStateError: a job that runs has started from it, and has taken no checkpoint yet.
         """
         location = absolute_location(path)
-        unanswered = False
-
-        async def dispose(gateway: DispatcherGateway) -> None:
-            nonlocal unanswered
-            try:
-                await gateway.dispose_savepoint(location)
-            except CheckpointNotFoundError:
-                if not unanswered:  # else that it is gone is the answer that was lost
-                    raise
-            except (RecipientUnreachableError, RpcTimeoutError):
-                unanswered = True
-                raise
-
-        self._ask(f"dispose of savepoint {location}", dispose, timeout)
+        self._ask(f"dispose of savepoint {location}", disposal(location), timeout)
 
     def cluster_overview(self) -> ClusterOverview:
         """Workers, slots and resources."""

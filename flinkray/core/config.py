@@ -67,7 +67,10 @@ class Configuration:
         return hash(tuple(self._values.items()))
 
     def __repr__(self) -> str:
-        return f"Configuration({self.to_dict()})"
+        shown = {
+            k: "(secret)" if find_option(k).is_secret else v for k, v in self.to_dict().items()
+        }
+        return f"Configuration({shown})"
 
 
 def _by_first_name(values: Mapping[str, object]) -> dict[str, object]:

@@ -58,6 +58,8 @@ class ConfigOption(Generic[T]):
     """One or two sentences for the reference page; says where a constant comes from."""
     aliases: tuple[str, ...] = ()
     """Keys that it has in earlier versions of Flink; a value under ``key`` goes before theirs."""
+    is_secret: bool = False
+    """Whether nothing that people may read has its value."""
 
     def default_text(self) -> str:
         return "(not set)" if self.default is None else self.type.format(self.default)
@@ -71,6 +73,9 @@ class ConfigOption(Generic[T]):
         try:
             return self.type.parse(value)
         except (ValueError, TypeError) as error:
+            if self.is_secret:
+                text = f"the configuration value of {self.key} is not accepted"
+                raise ConfigurationError(f"{text}: it takes {self.type.accepts}") from None
             raise ConfigurationError(
                 f"configuration value {value!r} of {self.key} is not accepted: "
                 f"it takes {self.type.accepts}"
@@ -292,3 +297,11 @@ def optional_text(accepts: str, pattern: str = r"(?s).*") -> ValueType[str | Non
         return value
 
     return ValueType(accepts, parse, lambda value: value or "")
+
+
+def optional_location() -> ValueType[str | None]:
+    """Where files are, on whichever node; the empty text and None both mean that nothing is set."""
+    return optional_text(
+        "a directory path or a URI that pyarrow knows, for example s3://bucket/flinkray",
+        r"(?s)(?!file:(?!/))[^\0]*",
+    )

@@ -15,6 +15,7 @@ from flinkray.core.config_option import (
     name_of,
     number,
     optional_choice,
+    optional_location,
     optional_text,
 )
 
@@ -106,7 +107,7 @@ CHECKPOINTING_INCREMENTAL = ConfigOption(
 )
 CHECKPOINTING_DIR = ConfigOption(
     "execution.checkpointing.dir",
-    optional_text("a directory path or a URI that pyarrow knows, for example s3://bucket/flinkray"),
+    optional_location(),
     None,
     "Where checkpoints are stored, in a subdirectory for each job. Every node must be able to "
     "reach it. When not set: the directory checkpoints in the cluster's directory below "
@@ -115,14 +116,14 @@ CHECKPOINTING_DIR = ConfigOption(
 )
 SAVEPOINT_DIR = ConfigOption(
     "execution.checkpointing.savepoint-dir",
-    optional_text("a directory path or a URI that pyarrow knows, for example s3://bucket/flinkray"),
+    optional_location(),
     None,
     "Where savepoints are stored that are told no other place.",
     ("state.savepoints.dir",),
 )
 STATE_RECOVERY_PATH = ConfigOption(
     "execution.state-recovery.path",
-    optional_text("a directory path or a URI that pyarrow knows, for example s3://bucket/flinkray"),
+    optional_location(),
     None,
     "The savepoint, or retained checkpoint, that a streaming job starts from. Once the job has "
     "taken a checkpoint of its own, it goes on from that. Only what a job sets for itself counts.",

@@ -28,6 +28,7 @@ from flinkray.core.config_option import (
     duration_or_never,
     integer,
     memory_size,
+    optional_location,
     optional_text,
     rate,
     text,
@@ -42,7 +43,7 @@ CLUSTER_ID = ConfigOption(
 )
 STORAGE_DIR = ConfigOption(
     "storage.dir",
-    optional_text("a directory path or a URI that pyarrow knows, for example s3://bucket/flinkray"),
+    optional_location(),
     None,
     "Where job graphs, job results and the data of returned DataFrames are stored, in a "
     "subdirectory named after the cluster. Every node must be able to reach it. When not set: "

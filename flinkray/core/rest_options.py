@@ -31,6 +31,7 @@ REST_TOKEN = ConfigOption(
     None,
     "If it is set, requests must carry it: Authorization: Bearer <token>. Not an option of "
     "Flink, which has no such check.",
+    is_secret=True,
 )
 REST_SSL_CERTIFICATE = ConfigOption(
     "rest.ssl.certificate",

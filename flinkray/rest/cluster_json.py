@@ -22,12 +22,14 @@ _UNKNOWN = -1
 _MEGABYTE = 1 << 20
 
 
-def dashboard_configuration(refresh_interval: float) -> dict[str, Any]:
-    """*refresh_interval*: seconds between two looks of a page."""
+def dashboard_configuration(refresh_interval: float, now: float) -> dict[str, Any]:
+    """*refresh_interval*: seconds between two looks of a page.  *now*: seconds since the epoch; in
+    summer the offset is another one."""
+    here = time.localtime(now)
     return {
         "refresh-interval": round(refresh_interval * 1000),
-        "timezone-name": time.tzname[0],
-        "timezone-offset": -time.timezone * 1000,
+        "timezone-name": here.tm_zone,
+        "timezone-offset": here.tm_gmtoff * 1000,
         "flink-version": flinkray.__version__,
         "flink-revision": f"flinkray {flinkray.__version__}",
         "features": {
@@ -95,7 +97,7 @@ def task_manager(it: TaskExecutorInfo) -> dict[str, Any]:
 
 
 def task_manager_details(it: TaskExecutorInfo) -> dict[str, Any]:
-    """With the slots that its jobs have: a TaskExecutor's slots are alike."""
+    """With each slot that a job has: a TaskExecutor's slots are alike."""
     return {**task_manager(it), "allocatedSlots": [_slot(job_id, it) for job_id in it.jobs]}
 
 

@@ -14,6 +14,7 @@ from flinkray.core.errors import (
     JobStateError,
     RpcError,
     RpcTimeoutError,
+    UnreadableRecordError,
 )
 
 NO_LEADER = "Service temporarily unavailable due to an ongoing leader election. Please refresh."
@@ -50,6 +51,8 @@ def of_cluster(error: FlinkRayError) -> RestError:
             return RestError(503, NO_LEADER, str(error))
         case RpcError() if error.retryable:
             return RestError(503, NO_LEADER, str(error))
+        case UnreadableRecordError():
+            return RestError(500, str(error))
         case JobError() | CheckpointStorageError():
             return bad_request(str(error))
         case _:

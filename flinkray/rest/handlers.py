@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from aiohttp import web
 
+from flinkray.actors.gateways.savepoint_disposal import disposal
 from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotType
 from flinkray.core.errors import JobNotFoundError, RpcTimeoutError
 from flinkray.core.ids import JobID, JobVertexID, TriggerID
+from flinkray.core.locations import without_secrets
 from flinkray.rest import attempts_json, checkpoint_json, cluster_json, job_json
 from flinkray.rest.cluster import ClusterView
 from flinkray.rest.errors import RestError, bad_request, not_found
@@ -40,6 +42,12 @@ class Answer:
 Handler = Callable[[web.Request], Awaitable[Answer]]
 Route = tuple[str, str, Handler]
 """Method, path below the version, handler."""
+
+
+def _check_location(name: str, location: str) -> None:
+    """Raises RestError: it would be another one for each process."""
+    if not _ABSOLUTE.match(location):
+        raise bad_request(f"{name} is to be an absolute path or a URI, not {location!r}")
 
 
 def vertex_of(job: JobDetails, wanted: JobVertexID) -> VertexInfo:
@@ -110,13 +118,19 @@ class Handlers:
     # --- the cluster ------------------------------------------------------------------------------
 
     async def config(self, request: web.Request) -> Answer:
-        return Answer(cluster_json.dashboard_configuration(self._refresh_interval))
+        return Answer(cluster_json.dashboard_configuration(self._refresh_interval, self._now()))
 
     async def overview(self, request: web.Request) -> Answer:
         numbers, jobs = await asyncio.gather(self._cluster.numbers(), self._cluster.jobs())
         return Answer(cluster_json.overview(numbers, jobs))
 
     async def shut_down(self, request: web.Request) -> Answer:
+        """Masters that stand by take over from one that ends, and nothing here can end them."""
+        overview = await self._cluster.overview()
+        if any(master.standbys for master in overview.masters):
+            raise RestError(
+                409, "masters stand by and would take over: end it with flinkray cluster down"
+            )
         await self._cluster.cluster.ask(
             "shut the cluster down", lambda it: it.shut_down_cluster(), None
         )
@@ -130,7 +144,8 @@ class Handlers:
 
     async def task_manager_tasks(self, request: web.Request) -> Answer:
         executor = await self._task_executor(request)
-        found = await asyncio.gather(*map(self._cluster.details_if_known, executor.jobs))
+        with_slots = dict.fromkeys(executor.jobs)
+        found = await asyncio.gather(*map(self._cluster.details_if_known, with_slots))
         jobs = [job for job in found if job is not None]
         return Answer(attempts_json.tasks_on(str(executor.location.resource_id), jobs))
 
@@ -162,8 +177,12 @@ class Handlers:
         return Answer({"plan": job_json.plan(await self._details(request))})
 
     async def exceptions(self, request: web.Request) -> Answer:
+        """None has a label, so none is left of which labels are asked for (RE-46)."""
         most = number_asked(request, "maxExceptions", _EXCEPTIONS)
-        return Answer(job_json.exceptions(await self._details(request), most))
+        details = await self._details(request)
+        if request.query.get("failureLabelFilter"):
+            details = replace(details, exceptions=())
+        return Answer(job_json.exceptions(details, most))
 
     async def accumulators(self, request: web.Request) -> Answer:
         """There are none, of whichever job."""
@@ -324,10 +343,8 @@ class Handlers:
         form = body.text("formatType") or "CANONICAL"
         if form != "CANONICAL":
             raise bad_request(f"savepoints are CANONICAL; {form} ones cannot be asked for")
-        if directory is not None and not _ABSOLUTE.match(directory):
-            raise bad_request(
-                f"target-directory is to be an absolute path or a URI, not {directory!r}"
-            )
+        if directory is not None:
+            _check_location("target-directory", directory)
 
         async def perform() -> dict[str, Any]:
             return {
@@ -352,11 +369,11 @@ class Handlers:
         path, trigger = body.text("savepoint-path"), body.trigger_id()
         if path is None:
             raise bad_request("savepoint-path says which savepoint is to be disposed of")
+        _check_location("savepoint-path", path)
 
         async def perform() -> dict[str, Any]:
-            await self._cluster.cluster.ask(
-                f"dispose of savepoint {path}", lambda it: it.dispose_savepoint(path), None
-            )
+            what = f"dispose of savepoint {without_secrets(path)}"
+            await self._cluster.cluster.ask(what, disposal(path), None)
             return {}
 
         return Answer(await self._operations.start((DISPOSAL, trigger), perform))

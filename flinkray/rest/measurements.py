@@ -78,7 +78,8 @@ class Measurements:
         """*now*: seconds since the epoch, by the cluster's clocks."""
         self._cluster = cluster
         self._now = now
-        self._looks: dict[JobID, JobLook] = {}
+        self._looks: dict[JobID, tuple[JobLook, asyncio.TimerHandle]] = {}
+        """The last of each job, until it is too old.  One may be of megabytes."""
 
     async def look(self, job_id: JobID) -> JobLook:
         """
@@ -86,14 +87,14 @@ class Measurements:
             JobNotFoundError: there is no such job.
         """
         job = await self._cluster.details(job_id)
-        last = self._looks.get(job_id)
-        if last is not None and last.job is job:
-            return last
-        look = JobLook(job, {} if last is None else last.totals, self._now())
-        self._looks[job_id] = look
-        asyncio.get_running_loop().call_later(WINDOW, self._forget, job_id, look)
+        before: _Totals = {}
+        if job_id in self._looks:
+            last, expiry = self._looks[job_id]
+            if last.job is job:
+                return last
+            before = last.totals
+            expiry.cancel()
+        look = JobLook(job, before, self._now())
+        loop = asyncio.get_running_loop()
+        self._looks[job_id] = look, loop.call_later(WINDOW, self._looks.pop, job_id)
         return look
-
-    def _forget(self, job_id: JobID, look: JobLook) -> None:
-        if self._looks.get(job_id) is look:
-            del self._looks[job_id]

@@ -61,10 +61,11 @@ class Operations:
             loop = asyncio.get_running_loop()
             task = asyncio.ensure_future(perform())
             operation = self._operations[key] = _Operation(task, failure_key, loop.create_future())
-            task.add_done_callback(lambda _: self._ended(key))
+            ended = operation
+            task.add_done_callback(lambda _: self._ended(key, ended))
         done, _ = await asyncio.wait({operation.task}, timeout=_REFUSED_WITHIN)
         if done and (error := operation.task.exception()) is not None:
-            self._forget(key)
+            self._forget(key, operation)
             raise of_cluster(error) if isinstance(error, FlinkRayError) else error
         return {"request-id": key[1].hex()}
 
@@ -83,17 +84,16 @@ class Operations:
             operation.fetched.set_result(None)
         return {"status": {"id": "COMPLETED"}, "operation": _outcome(operation)}
 
-    def _ended(self, key: Key) -> None:
-        operation = self._operations.get(key)
-        if operation is None:
-            return
+    def _ended(self, key: Key, operation: _Operation) -> None:
         if not operation.task.cancelled() and (error := operation.task.exception()) is not None:
             log.info("operation %s has failed: %s", key[1], error)
-        asyncio.get_running_loop().call_later(self._kept, self._forget, key)
+        asyncio.get_running_loop().call_later(self._kept, self._forget, key, operation)
 
-    def _forget(self, key: Key) -> None:
-        operation = self._operations.pop(key, None)
-        if operation is not None and not operation.fetched.done():
+    def _forget(self, key: Key, operation: _Operation) -> None:
+        """Of what was refused the client may have begun another one under the same id."""
+        if self._operations.get(key) is operation:
+            del self._operations[key]
+        if not operation.fetched.done():
             operation.fetched.set_result(None)
 
     async def close(self, patience: float) -> None:

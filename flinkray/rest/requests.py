@@ -102,9 +102,15 @@ class Body:
         return cls(fields)
 
     def text(self, *names: str) -> str | None:
-        """The value of the first of these fields that is there.  Raises RestError: it is no
-        text."""
-        return next((self._of_type(str, "a text", name) for name in names if name in self), None)
+        """The value of the first of these fields that is there.  Raises RestError: it is no text,
+        or has half of a surrogate pair, which cannot be sent on."""
+        name = next((name for name in names if name in self), None)
+        if name is None:
+            return None
+        text = self._of_type(str, "a text", name)
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise bad_request(f"{name} is to be a text, and {text!r} has half of a surrogate pair")
+        return text
 
     def flag(self, name: str) -> bool:
         """False, if there is no such field.  Raises RestError: it is neither true nor false."""

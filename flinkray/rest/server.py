@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from flinkray.core.config import Configuration
+from flinkray.core.error_text import summary_of
 from flinkray.core.errors import ConfigurationError, FlinkRayError
 from flinkray.core.rest_options import (
     REST_ASYNC_STORE_DURATION,
@@ -226,6 +227,9 @@ async def _errors_as_json(request: web.Request, handler: Next) -> web.StreamResp
         if "Allow" in error.headers:
             answer.headers["Allow"] = error.headers["Allow"]
         return answer
+    except Exception as error:  # a client reads JSON, whatever is wrong here
+        log.exception("%s %s cannot be answered", request.method, request.path)
+        return answer_of(RestError(500, summary_of(error)), to_json)
 
 
 class _Limit:
@@ -256,7 +260,7 @@ class _Door:
     def __init__(self, settings: RestSettings, page: Container[str]) -> None:
         """*page*: the paths of its files."""
         self._token = None if settings.token is None else settings.token.encode()
-        self._host = settings.host
+        self._host = settings.host.lower()  # as that of a URL is
         self._page = page
 
     async def __call__(self, request: web.Request, handler: Next) -> web.StreamResponse:

@@ -260,6 +260,7 @@ class TaskExecutorInfo:
     number_of_slots: int
     free_slots: int
     jobs: tuple[JobID, ...] = ()
+    """Of its slots, those that a job has: whose each is."""
 
 
 @message

@@ -102,7 +102,7 @@ def task_executor_info(worker: Worker) -> TaskExecutorInfo:
     """For people."""
     slots = {*worker.slots.values(), *worker.dynamic.values()}
     indexes = sorted(slots, key=lambda slot: slot.slot_id.slot_index)
-    jobs = dict.fromkeys(slot.job_id for slot in indexes if slot.job_id is not None)
+    jobs = (slot.job_id for slot in indexes if slot.job_id is not None)
     free = sum(slot.state is SlotState.FREE for slot in slots)
     return TaskExecutorInfo(worker.location, worker.total_profile, len(slots), free, tuple(jobs))
 

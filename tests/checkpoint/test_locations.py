@@ -19,6 +19,13 @@ def test_locations_have_one_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert normal("s3://bucket") == "s3://bucket/"
 
 
+@pytest.mark.parametrize("text", ["/a\0b", "file:///a%00b", "file:", "file:here", "s3://["])
+def test_what_is_no_location(text: str) -> None:
+    """``file:here`` was a directory below wherever a process had been started."""
+    with pytest.raises(ValueError, match=r"NUL|slash|IPv6"):
+        normal(text)
+
+
 def test_what_lies_in_a_directory_keeps_the_storages_options() -> None:
     below = join(S3, "c", "d")
     assert below == "s3://bucket/a/b/c/d?endpoint_override=localhost:1"

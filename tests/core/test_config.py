@@ -108,6 +108,8 @@ def test_unknown_key_is_refused_with_the_nearest_known_one(key: str, nearest: st
         ("heartbeat.rpc-failure-threshold", -2, "an integer of at least -1"),
         ("heartbeat.rpc-failure-threshold", True, "an integer of at least -1"),
         ("heartbeat.rpc-failure-threshold", "2.5", "an integer of at least -1"),
+        ("execution.checkpointing.dir", "file:here", "a directory path or a URI"),
+        ("execution.checkpointing.dir", "/a\0b", "a directory path or a URI"),
         ("taskmanager.numberOfTaskSlots", "0", "an integer of at least 1"),
         ("taskmanager.numberOfTaskSlots", None, "an integer of at least 1"),
         ("taskmanager.cpu.cores", "nan", "a number above zero"),

@@ -83,6 +83,8 @@ def test_failures_are_told_newest_first(cluster: ThreadedCluster, ask: Asker) ->
     none = ask.get(f"/jobs/{job_id}/exceptions?maxExceptions=0")["exceptionHistory"]
     assert none == {"entries": [], "truncated": True}
     assert ask("GET", f"/jobs/{job_id}/exceptions?maxExceptions=all").status == 400
+    labelled = ask.get(f"/jobs/{job_id}/exceptions?failureLabelFilter=kind:user")
+    assert labelled == {"exceptionHistory": {"entries": [], "truncated": False}}
     cause = ask.get(f"/jobs/{job_id}/execution-result")["job-execution-result"]["failure-cause"]
     assert ours[-1].text in cause["stack-trace"]
 

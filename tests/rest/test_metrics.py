@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -297,3 +298,17 @@ async def test_the_look_before_counts_for_a_time() -> None:
     assert await before() == after(1, 0, 0)
     await asyncio.sleep(WINDOW + 1)
     assert await before() is None
+
+
+@on_virtual_time
+async def test_no_more_than_the_last_look_at_a_job_is_kept() -> None:
+    """One at a job of many tasks is of hundreds of megabytes."""
+    jobs = [job_of(execution(after(n, 0, 0))) for n in range(3)]
+    measurements = Measurements(ClusterView(Looks(*jobs), 3.0, 10.0), lambda: 0.0)
+    kept = []
+    for _ in range(3):
+        kept.append(weakref.ref(await measurements.look(JobID(bytes(16)))))
+        await asyncio.sleep(3.1)
+    assert [look() is None for look in kept] == [True, True, False]
+    await asyncio.sleep(WINDOW)
+    assert kept[-1]() is None

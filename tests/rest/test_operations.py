@@ -14,10 +14,13 @@ from flinkray.datastream import Configuration, StreamExecutionEnvironment, Water
 from flinkray.datastream.connectors import DataGeneratorSource, DiscardingSink
 from flinkray.rest.errors import RestError
 from flinkray.rest.operations import Operations
+from flinkray.rest.server import RestServer
 from flinkray.testing.threaded_cluster import ThreadedCluster
 from flinkray.testing.virtual_time import on_virtual_time
 from flinkray.testing.waiting import wait_until
+from tests.client.scripted_cluster import scripted_cluster
 from tests.datastream.tallies import settings
+from tests.rest.conftest import settings as settings_of_rest
 from tests.rest.http import Asker
 
 UNKNOWN = JobID(bytes(16)).hex()
@@ -105,6 +108,50 @@ def test_what_is_refused_at_once_is_told_at_once(job: str, ask: Asker, folder: P
     assert missing.status == 404
 
 
+@pytest.mark.parametrize(
+    "location",
+    [
+        "",
+        "here",
+        "~",
+        "file:here",
+        "/a\0b",
+        "file:///a%00b",
+        "/a\ud800",
+        "http://[",
+        "unheard-of://x",
+        f"/{'x' * 300}",
+    ],
+)
+def test_what_is_no_location_is_refused_and_does_no_harm(
+    location: str, job: str, ask: Asker
+) -> None:
+    """A JobMaster has died of some."""
+    path = f"/jobs/{job}/savepoints"
+    refused = [
+        ask("POST", path, {"target-directory": location}),
+        ask("POST", "/savepoint-disposal", {"savepoint-path": location}),
+    ]
+    for it in refused:
+        assert it.status in (400, 404), it
+        assert it.body["errors"]
+    assert ask.get(f"/jobs/{job}/progress")["failovers"] == 0
+
+
+def test_a_savepoint_is_deleted_though_the_answer_is_lost() -> None:
+    """The next Dispatcher does not find it, as that was done."""
+    with scripted_cluster() as (world, client):
+        world.savepoints.append("/savepoints/a")
+        world.after_disposal = world.crash
+        server = RestServer(client.dispatcher, settings_of_rest())
+        client.run(server.start())
+        ask = Asker(server.url)
+        begun = ask("POST", "/savepoint-disposal", {"savepoint-path": "/savepoints/a"})
+        assert outcome(ask, f"/savepoint-disposal/{begun.body['request-id']}") == {}
+        assert world.dispatchers == 2
+        client.run(server.close())
+
+
 def test_an_operation_that_nobody_has_started(job: str, ask: Asker) -> None:
     """RE-23."""
     trigger = TriggerID.generate().hex()
@@ -153,6 +200,30 @@ async def test_results_are_kept_for_a_time() -> None:
     await asyncio.sleep(2)
     with pytest.raises(RestError, match="not found"):
         operations.poll(done)
+
+
+@on_virtual_time
+async def test_what_was_refused_takes_nothing_with_it_when_it_would_have_expired() -> None:
+    """A client may ask again under the id that was refused."""
+    operations, asked_twice = Operations(60.0), key()
+    may_end = asyncio.Event()
+
+    async def refuse() -> dict[str, Any]:
+        raise RestError(400, "no room")
+
+    async def perform() -> dict[str, Any]:
+        await may_end.wait()
+        return {"location": "there"}
+
+    with pytest.raises(RestError, match="no room"):
+        await operations.start(asked_twice, refuse)
+    await asyncio.sleep(59)
+    await operations.start(asked_twice, perform)
+    await asyncio.sleep(2)
+    assert operations.poll(asked_twice) == {"status": {"id": "IN_PROGRESS"}}
+    may_end.set()
+    await asyncio.sleep(1)
+    assert operations.poll(asked_twice)["operation"] == {"location": "there"}
 
 
 @on_virtual_time

@@ -5,25 +5,36 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from aiohttp import web
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from flinkray.core.config import Configuration
-from flinkray.core.errors import ConfigurationError, RpcConnectionError, RpcTimeoutError
+from flinkray.core.errors import (
+    ConfigurationError,
+    RpcConnectionError,
+    RpcTimeoutError,
+    UnreadableRecordError,
+)
+from flinkray.core.ids import JobID
+from flinkray.rest import cluster_json
 from flinkray.rest.cluster import Cluster, SharedLooks
 from flinkray.rest.handlers import Answer
 from flinkray.rest.json_text import WrittenOnce
 from flinkray.rest.server import RestServer, RestSettings, application, ports_of
-from flinkray.testing.threaded_cluster import ThreadedCluster
+from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
 from flinkray.testing.virtual_time import on_virtual_time
+from tests.client.scripted_cluster import scripted_cluster
 from tests.rest.conftest import Counting, settings
 from tests.rest.http import Asker
 
@@ -107,6 +118,40 @@ def test_without_a_leader_a_client_is_to_come_again(
     assert answer.status == 503
     assert "Service temporarily unavailable due to an ongoing leader election" in answer.error
     assert answer.body["errors"][1] == str(error)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("of <b> no kind"), "ValueError: of <b> no kind"),
+        (UnreadableRecordError(JobID(bytes(16)), "/stored", "cut short"), "cut short"),
+    ],
+)
+def test_what_no_client_has_done_wrong_is_told_as_json_too(
+    error: Exception, text: str, cluster: ThreadedCluster
+) -> None:
+    """RE-02."""
+    with served(cluster, Unreachable(error)) as ask:
+        answers = [ask("GET", "/jobs"), ask("POST", f"/jobs/{'0' * 32}/stop", {})]
+    for answer in answers:
+        assert (answer.status, text in answer.error) == (500, True)
+        assert answer.headers["content-type"] == "application/json; charset=utf-8"
+
+
+def test_a_cluster_is_ended(tmp_path: Path) -> None:
+    with threaded_cluster(str(tmp_path)) as cluster:
+        with served(cluster, Counting(cluster)) as ask:
+            assert ask("DELETE", "/v1/cluster").status == 200
+        assert cluster.mini.processes() == ["client"]
+
+
+def test_a_cluster_whose_masters_have_successors_is_not_ended_by_half() -> None:
+    with scripted_cluster() as (_, client):
+        server = RestServer(client.dispatcher, settings())
+        client.run(server.start())
+        refused = Asker(server.url)("DELETE", "/cluster")
+        assert (refused.status, "flinkray cluster down" in refused.error) == (409, True)
+        client.run(server.close())
 
 
 def test_the_next_dispatcher_is_asked(cluster: ThreadedCluster, ask: Asker) -> None:
@@ -323,6 +368,33 @@ def test_pages_of_other_sites_may_not_ask(headers: dict[str, str], status: int, 
     assert ask("GET", "/config", headers=headers).status == status
 
 
+def test_where_it_listens_may_be_written_in_capitals(cluster: ThreadedCluster) -> None:
+    """No client sends them."""
+    runner = web.AppRunner(application([], settings(rest_bind__address="Node-1.Example")))
+
+    async def start() -> str:
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        return f"http://127.0.0.1:{runner.addresses[0][1]}"
+
+    ask = Asker(cluster.client.run(start()))
+    assert ask("GET", "/", headers={"Host": "node-1.example:8081"}).status == 200
+    assert ask("GET", "/", headers={"Host": "node-2.example:8081"}).status == 403
+    cluster.client.run(runner.cleanup())
+
+
+@pytest.mark.parametrize("token", ["tooshort", "with a space in it"])
+def test_a_token_that_is_none_is_not_shown(token: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"rest\.token") as refused:
+        Configuration({"rest.token": token})
+    assert token not in str(refused.value)
+    assert refused.value.__cause__ is None
+
+
+def test_a_token_is_not_shown() -> None:
+    assert TOKEN not in repr(Configuration({"rest.token": TOKEN}))
+
+
 def test_two_handlers_of_one_route_are_an_error() -> None:
     """RE-09."""
 
@@ -376,6 +448,22 @@ def test_the_endpoint_can_be_where_others_reach_it_but_says_what_that_means(
     with served(cluster, counting, rest_bind__address="0.0.0.0", rest_token=TOKEN):
         pass
     assert caplog.text == ""
+
+
+def test_the_time_zone_is_that_of_the_season(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+    time.tzset()
+    try:
+        winter, summer = (
+            cluster_json.dashboard_configuration(3.0, datetime.fromisoformat(day).timestamp())
+            for day in ("2026-01-15T12:00+00:00", "2026-07-15T12:00+00:00")
+        )
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    hour = 3_600_000
+    assert (winter["timezone-name"], winter["timezone-offset"]) == ("CET", hour)
+    assert (summer["timezone-name"], summer["timezone-offset"]) == ("CEST", 2 * hour)
 
 
 def test_counts_of_the_cluster(ask: Asker) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
 from flinkray.datastream import Configuration, StreamExecutionEnvironment, WatermarkStrategy
 from flinkray.datastream.connectors import DataGeneratorSource, DiscardingSink
@@ -157,6 +157,91 @@ def test_answers_and_refusals_of_what_is_asked_for_by_keyboard(
     expect(opener).to_be_focused()
     open_job(page, endpoint, job, "/checkpoints")
     expect(page.get_by_role("table", name="History of")).to_contain_text("savepoint")
+
+
+BEGUN = json.dumps({"request-id": "0" * 32})
+OUTCOMES = {
+    "Failed: no room": (
+        200,
+        {"status": {"id": "COMPLETED"}, "operation": {"failure-cause": {"stack-trace": "no room"}}},
+    ),
+    "Not known: the endpoint was begun anew": (404, {"errors": ["Operation not found under key"]}),
+}
+
+
+@pytest.mark.parametrize("told", OUTCOMES)
+def test_what_has_begun_and_come_to_nothing_was_not_refused(
+    told: str, page: Page, endpoint: Served, job: str
+) -> None:
+    status, body = OUTCOMES[told]
+    open_job(page, endpoint, job)
+    page.route("**/savepoints", lambda it: it.fulfill(status=202, body=BEGUN))
+    page.route("**/savepoints/*", lambda it: it.fulfill(status=status, body=json.dumps(body)))
+    page.get_by_role("button", name="Take a savepoint").click()
+    page.get_by_role("button", name="Take it").click()
+    expect(page.get_by_role("dialog").get_by_role("status")).to_contain_text(told)
+
+
+def test_what_is_asked_for_again_as_nobody_answered_is_the_same_savepoint(
+    page: Page, endpoint: Served, job: str, folder: Path
+) -> None:
+    open_job(page, endpoint, job)
+    ids = list[str]()
+
+    def lose_the_first(route: Route) -> None:
+        ids.append(json.loads(route.request.post_data or "")["triggerId"])
+        if len(ids) == 1:
+            route.fetch()
+            route.abort()
+        else:
+            route.continue_()
+
+    page.route("**/savepoints", lose_the_first)
+    page.get_by_role("button", name="Take a savepoint").click()
+    dialog = page.get_by_role("dialog", name="Take a savepoint")
+    dialog.get_by_label("Directory").fill(str(folder))
+    dialog.get_by_role("button", name="Take it").click()
+    expect(dialog.get_by_role("status")).to_contain_text("No answer: ")
+    dialog.get_by_role("button", name="Take it").click()
+    expect(dialog.get_by_role("status")).to_contain_text(f"The savepoint is at {folder}")
+    assert ids[0] == ids[1]
+    assert len(list(folder.glob("savepoint-*"))) == 1
+
+
+def test_bounds_that_are_not_known_cannot_be_changed(
+    page: Page, endpoint: Served, job: str
+) -> None:
+    open_job(page, endpoint, job)
+    why = json.dumps({"errors": ["no Dispatcher leads"]})
+    page.route("**/resource-requirements", lambda it: it.fulfill(status=503, body=why))
+    page.get_by_role("button", name="Rescale").click()
+    dialog = page.get_by_role("dialog", name="Rescale")
+    expect(dialog).to_contain_text("cannot be changed now: no Dispatcher leads")
+    expect(dialog.get_by_role("button")).to_have_text(["Do nothing"])
+
+
+def test_the_jobs_that_are_shown_are_those_that_the_filter_names(
+    page: Page, endpoint: Served, job: str
+) -> None:
+    """Also when the list is asked for again, which keeps what is typed."""
+    page.goto(endpoint.url)
+    link = page.get_by_role("link", name=HOSTILE)
+    expect(link).to_be_visible()
+    page.get_by_label("Name or id").fill("no such job")
+    expect(link).to_have_count(0)
+    page.get_by_role("link", name="Jobs", exact=True).click()
+    expect(page).to_have_url(f"{endpoint.url}/#/jobs")
+    expect(page.get_by_label("Name or id")).to_have_value("no such job")
+    expect(page.get_by_text("No job is running.")).to_be_visible()
+    page.get_by_label("Name or id").fill(job[:6])
+    expect(link).to_be_visible()
+
+
+def test_parts_of_a_processor_are_shown(page: Page, endpoint: Served) -> None:
+    page.goto(endpoint.url)
+    amounts = "[0.5, 1, 0.0001, -1].map(it.amount)"
+    found = page.evaluate(f"import('/web/format.js').then((it) => {amounts})")
+    assert found == ["0.5", "1", "0.0001", "\N{EN DASH}"]
 
 
 def test_a_job_is_rescaled_and_cancelled(page: Page, endpoint: Served, job: str) -> None:

@@ -7,6 +7,14 @@ import { hasEnded } from "./states.js";
 
 const POLL = 1000;
 
+// What was begun has come to nothing, or nobody can tell any more what has come of it.
+class OperationError extends ApiError {
+  constructor(kind, text) {
+    super(500, [text]);
+    this.kind = kind;
+  }
+}
+
 export function actionsOf(base) {
   return (job, progress) => {
     if (hasEnded(job.state)) return null;
@@ -20,10 +28,10 @@ export function actionsOf(base) {
   };
 }
 
-// `perform(form, say)` returns what has been done, in words or elements.
+// `perform(form, say)` returns what has been done, in words or elements. `verb`: null if nothing can be.
 function open({ title, explains, fields = [], verb, isHarmful = false, perform }) {
   const answer = h("div", { class: "answer", role: "status" });
-  const go = h("button", { type: "submit", class: isHarmful ? "harmful" : "primary" }, verb);
+  const go = h("button", { type: "submit", class: isHarmful ? "harmful" : "primary", hidden: verb === null }, verb);
   const close = h("button", { type: "button", onclick: () => dialog.close() }, "Do nothing");
   const form = h("form", {
     onsubmit: async (event) => {
@@ -38,7 +46,7 @@ function open({ title, explains, fields = [], verb, isHarmful = false, perform }
       } catch (error) {
         if (!(error instanceof ApiError)) throw error;
         answer.className = "answer bad-text";
-        say(h("strong", {}, error.status ? "Refused: " : "No answer: "), error.message);
+        say(h("strong", {}, error.kind ?? (error.status ? "Refused: " : "No answer: ")), error.message);
         go.disabled = false;
       }
       close.textContent = "Close";
@@ -72,9 +80,9 @@ function savepoint(base, job) {
     explains: [`Of ${nameOf(job)}, which goes on running.`],
     fields: directory(),
     verb: "Take it",
-    perform: (form, say) => operation(`${base}/savepoints`, {
+    perform: operation(`${base}/savepoints`, (form) => ({
       "target-directory": form.elements.directory.value.trim() || undefined, "cancel-job": false,
-    }, say),
+    })),
   });
 }
 
@@ -89,9 +97,9 @@ function stop(base, job) {
     ],
     verb: "Stop it",
     isHarmful: true,
-    perform: (form, say) => operation(`${base}/stop`, {
+    perform: operation(`${base}/stop`, (form) => ({
       targetDirectory: form.elements.directory.value.trim() || undefined, drain: form.elements.drain.checked,
-    }, say),
+    })),
   });
 }
 
@@ -109,12 +117,13 @@ function cancel(base, job) {
 }
 
 async function rescale(base, job) {
-  let bounds;
+  let bounds = {};
+  let why = null;
   try {
     bounds = await ask(`${base}/resource-requirements`);
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
-    bounds = {};
+    why = error.message;
   }
   const names = new Map(job.vertices.map((it) => [it.id, it.name]));
   const field = (id, which, value, text) => h("label", {}, text, " ", h("input", {
@@ -122,12 +131,14 @@ async function rescale(base, job) {
   }));
   open({
     title: "Rescale",
-    explains: [`${nameOf(job)} goes on from its state with as many subtasks as there are slots for, within these bounds.`],
+    explains: [why === null
+      ? `${nameOf(job)} goes on from its state with as many subtasks as there are slots for, within these bounds.`
+      : `The present bounds of ${nameOf(job)} are not known, so that they cannot be changed now: ${why}`],
     fields: Object.entries(bounds).map(([id, { parallelism }]) => h("fieldset", {},
       h("legend", {}, names.get(id) ?? id),
       field(id, "lower", parallelism.lowerBound, "At least"),
       field(id, "upper", parallelism.upperBound, "At most"))),
-    verb: "Rescale it",
+    verb: why === null ? "Rescale it" : null,
     async perform(form) {
       const of = (id, which) => form.elements[`${id} ${which}`].valueAsNumber;
       const wanted = Object.fromEntries(Object.keys(bounds).map((id) =>
@@ -138,20 +149,36 @@ async function rescale(base, job) {
   });
 }
 
-// Begin it, and ask until it has ended.
-async function operation(path, body, say) {
-  const id = (await ask(path, { method: "POST", body }))["request-id"];
-  say("It has begun. It goes on if you close this.");
+// Begin it, and ask until it has ended, or nobody looks at the dialog any more. What was not answered may
+// have begun: asked for again, it is the same operation.
+function operation(path, bodyOf) {
+  let triggerId = newId();
   const place = path.replace(/\/stop$/, "/savepoints");
-  for (;;) {
-    await new Promise((resolve) => setTimeout(resolve, POLL));
-    const polling = await polled(`${place}/${id}`);
-    if (!polling) say("It has begun. The cluster cannot be reached at the moment; this asks again.");
-    if (polling?.status.id !== "COMPLETED") continue;
-    const cause = polling.operation["failure-cause"];
-    if (cause) throw new ApiError(500, [innermost(String(cause["stack-trace"])).text]);
-    return ["The savepoint is at ", h("code", {}, polling.operation.location)];
-  }
+  return async (form, say) => {
+    const tried = triggerId;
+    try {
+      await ask(path, { method: "POST", body: { ...bodyOf(form), triggerId } });
+    } catch (error) {
+      if (error instanceof ApiError && error.status) triggerId = newId();
+      throw error;
+    }
+    triggerId = newId();
+    say("It has begun. It goes on if you close this.");
+    while (form.isConnected) {
+      await new Promise((resolve) => setTimeout(resolve, POLL));
+      const polling = await polled(`${place}/${tried}`);
+      if (!polling) say("It has begun. The cluster cannot be reached at the moment; this asks again.");
+      if (polling?.status.id !== "COMPLETED") continue;
+      const cause = polling.operation["failure-cause"];
+      if (cause) throw new OperationError("Failed: ", innermost(String(cause["stack-trace"])).text);
+      return ["The savepoint is at ", h("code", {}, polling.operation.location)];
+    }
+    return [];
+  };
+}
+
+function newId() {
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (it) => it.toString(16).padStart(2, "0")).join("");
 }
 
 // Null: nobody could tell. What was begun goes on, so asking again is right, and beginning again is not.
@@ -159,7 +186,10 @@ async function polled(path) {
   try {
     return await ask(path);
   } catch (error) {
-    if (error instanceof ApiError && [0, 429, 503].includes(error.status)) return null;
-    throw error;
+    if (!(error instanceof ApiError)) throw error;
+    if ([0, 429, 503].includes(error.status)) return null;
+    if (error.status !== 404) throw error;
+    throw new OperationError("Not known: ",
+      "the endpoint was begun anew and knows nothing of it. What has come of it is among the checkpoints of the job.");
   }
 }

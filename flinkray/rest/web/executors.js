@@ -2,7 +2,7 @@
 
 import { askEach } from "./api.js";
 import { definitions, h, table } from "./dom.js";
-import { bytes, count, counted } from "./format.js";
+import { amount, bytes, count, counted } from "./format.js";
 import { badge } from "./states.js";
 
 const SHOWN = 60;
@@ -42,7 +42,7 @@ export function executorsView() {
               h("a", { href: linkTo(one.id) }, one.id),
               slots(one, details[i], names),
               `${one.freeSlots} of ${one.slotsNumber}`,
-              count(one.totalResource.cpuCores),
+              amount(one.totalResource.cpuCores),
               bytes(one.hardware.physicalMemory),
             ],
           })),
@@ -52,15 +52,14 @@ export function executorsView() {
   };
 }
 
-// One box for each slot. The API names the jobs that have some, not how many each has.
+// One box for each slot, with the job that has it.
 function slots(executor, details, names) {
   const used = (details?.allocatedSlots ?? []).map((slot) => h("li", { class: "used" },
     h("a", { href: `#/jobs/${slot.jobId}` }, names.get(slot.jobId) ?? slot.jobId)));
   const taken = Math.max(0, executor.slotsNumber - executor.freeSlots - used.length);
-  const whose = used.length === 1 ? "the same job" : "in use";
   return h("ul", { class: "slots" },
     used,
-    Array.from({ length: taken }, () => h("li", { class: "used" }, whose)),
+    Array.from({ length: taken }, () => h("li", { class: "used" }, "in use")),
     Array.from({ length: Math.max(0, executor.slotsNumber - used.length - taken) },
       () => h("li", {}, "free")));
 }
@@ -84,9 +83,9 @@ export function executorView(id) {
         definitions([
           ["Address", h("code", {}, details.path)],
           ["Slots", `${details.freeSlots} of ${details.slotsNumber} free`],
-          ["Processors", count(resource.cpuCores)],
+          ["Processors", amount(resource.cpuCores)],
           ["Memory of tasks", bytes(resource.taskHeapMemory * MEBIBYTE)],
-          ...Object.entries(resource.extendedResources).map(([name, value]) => [name, count(value)]),
+          ...Object.entries(resource.extendedResources).map(([name, value]) => [name, amount(value)]),
         ]),
         h("section", { "aria-labelledby": "slots" },
           h("h2", { id: "slots" }, "Slots"), slots(details, details, names)),

@@ -3,6 +3,7 @@
 export const UNKNOWN = "–";
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const parts = new Intl.NumberFormat("en", { maximumFractionDigits: 4 });
 const short = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
 
 export function isKnown(value) {
@@ -11,6 +12,11 @@ export function isKnown(value) {
 
 export function count(value) {
   return isKnown(value) ? whole.format(value) : UNKNOWN;
+}
+
+// Of what can be had in parts: of processors, for one.
+export function amount(value) {
+  return isKnown(value) ? parts.format(value) : UNKNOWN;
 }
 
 export function counted(value, one, many = `${one}s`) {

@@ -7,7 +7,6 @@ import { badge, hasEnded, tasksInWords } from "./states.js";
 const SHOWN = 100;
 
 export function jobsView() {
-  let wanted = "";
   let all = false;
   return {
     place: "jobs",
@@ -18,7 +17,8 @@ export function jobsView() {
       return { overview, jobs: jobs.jobs };
     },
     render({ overview, jobs }, again) {
-      const text = wanted.toLowerCase();
+      // The field is kept when the view is made anew, and what is typed in it with it.
+      const text = (document.getElementById("filter")?.value ?? "").trim().toLowerCase();
       const found = jobs.filter((job) => job.name.toLowerCase().includes(text) || job.jid.startsWith(text))
         .sort((a, b) => b["start-time"] - a["start-time"]);
       const running = found.filter((job) => !hasEnded(job.state));
@@ -31,7 +31,7 @@ export function jobsView() {
           h("label", { for: "filter" }, "Name or id"),
           h("input", {
             id: "filter", type: "search", autocomplete: "off",
-            oninput: (event) => { wanted = event.target.value; again(); },
+            oninput: again,
           })),
         h("section", { "aria-labelledby": "running" },
           h("h2", { id: "running" }, `Running (${running.length})`),

@@ -225,6 +225,8 @@ async def test_a_savepoint_gets_a_directory_of_its_own_where_its_user_wants_it(
     [
         (None, "execution.checkpointing.savepoint-dir"),
         ("http://[::1/savepoints", "is no directory"),
+        ("/savepoints\0", "is no directory"),
+        ("file:savepoints", "is no directory"),
         ("unheard-of://somewhere", "pyarrow has no file system for it"),
     ],
 )

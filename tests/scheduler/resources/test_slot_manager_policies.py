@@ -221,6 +221,15 @@ def test_answers_about_slots_that_are_not_held_so_change_nothing() -> None:
     assert asked_at(again) == ["te1_1"]
 
 
+def test_each_slot_in_use_is_told_with_its_job() -> None:
+    manager = slot_manager()
+    manager.set_requirements(requirements((SMALL, 2)), 0.0)
+    manager.set_requirements(requirements((SMALL, 1), job_id=OTHER_JOB), 0.0)
+    start_worker(manager, 1)
+    (info,) = manager.task_executors()
+    assert (info.free_slots, sorted(info.jobs)) == (1, sorted((JOB, JOB, OTHER_JOB)))
+
+
 def test_worker_without_a_slot_in_use_has_no_jobs() -> None:
     manager = two_workers()
     assert [(info.free_slots, info.jobs) for info in manager.task_executors()] == [(4, ())] * 2
