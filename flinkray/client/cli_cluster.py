@@ -35,7 +35,10 @@ def up(
         click.echo(cli_output.to_json({**up_now, "dashboard_url": runtime.dashboard_url}))
         return
     if started:
-        click.echo(f"cluster {cluster_id!r} is up: started {' and '.join(started)}")
+        text = f"cluster {cluster_id!r} is up: started {' and '.join(started)}"
+        if not {"ResourceManager", "Dispatcher"} <= set(started):
+            text += ", configured as what ran already"
+        click.echo(text)
     else:
         click.echo(f"cluster {cluster_id!r} is running already; its configuration is as it was")
     click.echo(f"dashboard: {runtime.dashboard_url or 'none'}")

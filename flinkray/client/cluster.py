@@ -90,7 +90,7 @@ async def start_cluster(
     """
     cluster_id = configuration.get(CLUSTER_ID)
     record = await cluster_record(rpc_service, cluster_id)
-    if record is None or not await rpc_service.run_blocking(ray_runtime.has_cluster, cluster_id):
+    if record is None or not await rpc_service.run_blocking(ray_runtime.has_masters, cluster_id):
         await check_reachable(configuration)
         directory = absolute_location(storage_dir or cluster_storage(configuration))
         record = ClusterRecord(configuration.to_dict(), directory)

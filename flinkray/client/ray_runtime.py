@@ -52,6 +52,7 @@ RAY_CLIENT = "ray://"
 
 _DISPATCHER = re.compile(r"Dispatcher(-\d+)?")
 """Names of the processes that lead as Dispatchers, or wait to."""
+_MASTER = re.compile(r"(Dispatcher|ResourceManager)(-\d+)?")
 _CLUSTER = b"cluster"
 _HOST_AND_PORT = re.compile(r"(?:\[(?P<ipv6>[^\[\]]+)\]|(?P<host>[^\[\]/]+)):(?P<port>[0-9]{1,5})")
 _HIGHEST_PORT = 65535
@@ -336,6 +337,11 @@ def actors_of(namespace: str) -> list[str]:
 def has_cluster(cluster_id: str) -> bool:
     """Whether a Dispatcher of it lives, or is being restarted by Ray."""
     return any(map(_DISPATCHER.fullmatch, actors_of(cluster_namespace(cluster_id))))
+
+
+def has_masters(cluster_id: str) -> bool:
+    """Whether any part of it lives: of a cluster that was ended halfway up, the ResourceManager."""
+    return any(map(_MASTER.fullmatch, actors_of(cluster_namespace(cluster_id))))
 
 
 def running_clusters() -> list[str]:

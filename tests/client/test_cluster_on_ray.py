@@ -6,6 +6,7 @@ import logging
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -117,6 +118,27 @@ def test_cluster_is_started_once_looked_at_and_ended_without_a_trace(
         assert out == f"cluster 'up-and-down' {answer}\n"
         assert err == ""
         assert actors_of("flinkray-up-and-down") == set()
+
+
+def test_what_is_missing_of_a_cluster_is_configured_as_what_runs(
+    output: Output, tmp_path: Path
+) -> None:
+    """Of one that was ended halfway up: the two masters would differ about their cluster."""
+    named, space = ["--cluster-id", "halfway"], "flinkray-halfway"
+    first, second = ([f"-Dstorage.dir={tmp_path / name}"] for name in ("first", "second"))
+    assert execute(["cluster", "up", *named, *first]) == 0
+    ray.kill(ray.get_actor("Dispatcher", namespace=space))
+    wait_until(lambda: "Dispatcher" not in actors_of(space), 30, "the Dispatcher's end")
+    output()
+
+    assert execute(["cluster", "up", *named, *second]) == 0
+
+    started = "is up: started Dispatcher, configured as what ran already"
+    assert f"cluster 'halfway' {started}" in output()[0]
+    record = ray_runtime.recall_cluster("halfway")
+    assert record is not None
+    assert record.storage_dir == f"{tmp_path}/first/halfway"
+    assert execute(["cluster", "down", *named]) == 0
 
 
 def test_cluster_started_by_a_client_ends_with_it_and_ray_goes_on() -> None:
