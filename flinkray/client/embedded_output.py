@@ -25,6 +25,8 @@ class EmbeddedOutput:
         self._logs = Path(logs)
         self._write = write
         self._positions: dict[Path, int] = {}
+        """Of the files themselves: a process may be followed by one of the same name, whose link
+        takes the place of its own."""
         self._clear: Callable[[], None] = lambda: None
         self._is_broken = False
         self._lock = threading.Lock()
@@ -57,7 +59,9 @@ class EmbeddedOutput:
     def _show(self, *, is_end: bool) -> None:
         if self._is_broken:
             return
-        for file in sorted(self._logs.glob(OUTPUT_OF_JOBS)):
+        for link in sorted(self._logs.glob(OUTPUT_OF_JOBS)):
+            self._positions.setdefault(link.resolve(), 0)
+        for file in self._positions:
             text = self._new_text(file, is_end=is_end)
             if not text:
                 continue
@@ -70,14 +74,14 @@ class EmbeddedOutput:
                 return
 
     def _new_text(self, file: Path, *, is_end: bool) -> str:
-        begin = self._positions.get(file, 0)
+        begin = self._positions[file]
         try:
             if file.stat().st_size <= begin:
                 return ""
             with file.open("rb") as opened:
                 opened.seek(begin)
                 data = opened.read()
-        except FileNotFoundError:  # its process is replaced by one of the same name
+        except FileNotFoundError:  # Ray has removed it
             return ""
         whole = len(data) if is_end else data.rfind(b"\n") + 1
         self._positions[file] = begin + whole

@@ -96,3 +96,23 @@ def test_the_end_of_a_file_is_in_whole_lines(
     file = tmp_path / "worker.out"
     file.write_text(":job_id:1\none\n:task_name:two\nthree\nfour\n")
     assert last_lines(file, lines, most_bytes) == text
+
+
+def test_a_process_that_follows_one_of_the_same_name_is_shown_from_its_beginning(
+    tmp_path: Path,
+) -> None:
+    """It was, from where the other one had come to; and that one's last lines were not."""
+    shown: list[str] = []
+    output = EmbeddedOutput(str(tmp_path), shown.append)
+    first = process(tmp_path, "coordinator", "a long line of the first\n")
+    output.show()
+    with first.open("a") as more:
+        more.write("its last words\n")
+    second = tmp_path / "worker-second-01000000-8.out"
+    second.write_text("second\n")
+    link = tmp_path / f"flinkray-{JOB}-coordinator.out"
+    link.unlink()
+    link.symlink_to(second.name)
+    output.show()
+    output.show()
+    assert shown == ["a long line of the first\n", "its last words\n", "second\n"]
