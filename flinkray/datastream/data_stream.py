@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
+import pyarrow as pa
+
 from flinkray.core.durations import Duration, Time, milliseconds
 from flinkray.core.values import own, own_all
 from flinkray.datastream.closeable_iterator import CloseableIterator
@@ -346,7 +348,7 @@ class DataStream(StreamSettings):
         type unless all streams are of the same."""
         inputs = [self._stream, *(_values(stream)._stream for stream in streams)]
         declared = self._stream.type_info
-        is_one = all(stream.type_info == declared for stream in inputs)
+        is_one = all(_are_one(stream.type_info, declared) for stream in inputs)
         return DataStream(
             self._env, UnionTransformation("Union", declared if is_one else None, inputs)
         )
@@ -642,6 +644,25 @@ class DataStream(StreamSettings):
         )
 
 
+def _are_one(one: TypeInformation | None, other: TypeInformation | None) -> bool:
+    """Also where values become columns, whose zones and units may differ."""
+    if one is None or other is None:
+        return one is other
+    return one == other and one.to_arrow() == other.to_arrow()
+
+
+def _summed(kind: TypeInformation | None, position: Position) -> TypeInformation | None:
+    """The type of rows of which a column of integers is summed up: sums have 64 bits."""
+    if not isinstance(kind, RowTypeInfo) or position not in kind.field_names:
+        return kind
+    types, place = kind.get_field_types(), kind.get_field_index(str(position))
+    if types[place] in (Types.BYTE(), Types.SHORT(), Types.INT(), Types.LONG()):
+        types[place] = Types.LONG()
+    elif types[place] in (Types.FLOAT(), Types.DOUBLE()):
+        types[place] = types[place].with_arrow(pa.float64())
+    return RowTypeInfo(types, kind.field_names if kind.is_named else None)
+
+
 def _unsupported(what: str) -> Any:
     def refuse(self: KeyedStream, *args: Any, **kwargs: Any) -> NoReturn:
         raise StreamError(f"{what} is not supported on a KeyedStream: call it before key_by")
@@ -787,6 +808,8 @@ class KeyedStream(DataStream):
         if isinstance(position, str) and self._keys.field is not None:
             operator = KeyedAggregateOperator(how, position, func, self._keys)
             stream = self._reduced(f"Keyed {how.capitalize()}", operator, func)
+            if how == "sum":
+                stream._transformation.type_info = _summed(self._stream.type_info, position)
             stream._transformation.batch_operator = BatchKeyedAggregateOperator(
                 how, position, func, self._keys
             )

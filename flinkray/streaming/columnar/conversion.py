@@ -255,10 +255,14 @@ def _converter(kind: TypeInformation) -> Callable[[Any], Any] | None:
 
 
 def _pairs(kind: MapTypeInfo, value: Any) -> list[tuple[Any, Any]]:
-    if not isinstance(value, dict):
+    if isinstance(value, dict):
+        keys, items = list(value), list(value.values())
+    elif isinstance(value, list) and all(isinstance(it, tuple) and len(it) == 2 for it in value):
+        keys, items = [key for key, _ in value], [item for _, item in value]  # of a column of maps
+    else:
         raise ValueError(f"{value!r} is not a dictionary, as {kind} has them")
-    keys = _as_arrow_takes(kind.key_type, list(value))
-    return list(zip(keys, _as_arrow_takes(kind.value_type, list(value.values())), strict=True))
+    keys = _as_arrow_takes(kind.key_type, keys)
+    return list(zip(keys, _as_arrow_takes(kind.value_type, items), strict=True))
 
 
 # --- columns --------------------------------------------------------------------------------------

@@ -69,14 +69,19 @@ _OF_ARROW: list[tuple[Callable[[pa.DataType], bool], Callable[[], TypeInformatio
     (pa.types.is_timestamp, Types.SQL_TIMESTAMP),
     (pa.types.is_string, Types.STRING),
     (pa.types.is_large_string, Types.STRING),
+    (pa.types.is_duration, Types.PICKLED_BYTE_ARRAY),
+    (pa.types.is_binary, Types.PICKLED_BYTE_ARRAY),
+    (pa.types.is_large_binary, Types.PICKLED_BYTE_ARRAY),
+    (pa.types.is_fixed_size_binary, Types.PICKLED_BYTE_ARRAY),
+    (pa.types.is_null, Types.PICKLED_BYTE_ARRAY),
 ]
 
 
 def type_of_arrow(kind: pa.DataType) -> TypeInformation:
-    """The type of the values of an Arrow column."""
+    """The type of the values of an Arrow column, which become a column of the same type again."""
     for matches, make in _OF_ARROW:
         if matches(kind):
-            return make()
+            return make().with_arrow(kind)
     if pa.types.is_dictionary(kind):
         return type_of_arrow(kind.value_type)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):

@@ -7,6 +7,7 @@ values has, and how a value reads in Java's notation, in which PyFlink's test pr
 
 from __future__ import annotations
 
+import copy
 import datetime
 import numbers
 from collections.abc import Callable, Sequence
@@ -40,6 +41,12 @@ class TypeInformation:
     def to_arrow(self) -> pa.DataType | None:
         """The type of a column of such values; None where Arrow has none."""
         return self._arrow
+
+    def with_arrow(self, arrow: pa.DataType) -> TypeInformation:
+        """The same for values of columns of another type: of another unit, width or zone."""
+        other = copy.copy(self)
+        other._arrow = arrow
+        return other
 
     def stringify(self, value: Any) -> str:
         """The value in Java's notation."""
