@@ -141,10 +141,12 @@ class ManagedJob:
 
     def failed(self, error: JobExecutionError, now: float) -> ArchivedJob:
         """The end of a job whose JobMaster cannot be kept alive."""
+        known = self.details()
         details = replace(
-            self.details(),
+            known,
             status=JobStatus.FAILED,
             end_time=now,
+            status_timestamps={**known.status_timestamps, JobStatus.FAILED.name: now},
             exceptions=self.with_own_exceptions(ExceptionEntry(now, error.text)),
         )
         result = JobResult(

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 
 import click
 
@@ -35,7 +39,29 @@ def rest(
         server = RestServer(client.dispatcher, rest_settings)
         client.run(server.start())
         try:
-            click.echo(f"cluster {cluster_id!r} is served at {server.url} (Ctrl-C ends it)")
-            threading.Event().wait()
+            with _ending_at_sigterm():
+                click.echo(f"cluster {cluster_id!r} is served at {server.url} (Ctrl-C ends it)")
+                threading.Event().wait()
         finally:
             client.run(server.close())
+
+
+class _TerminatedError(Exception):
+    """SIGTERM has come."""
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise _TerminatedError
+
+
+@contextmanager
+def _ending_at_sigterm() -> Iterator[None]:
+    """Left at the first one, which is what whoever runs services sends; a second one does what it
+    did before."""
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    except _TerminatedError:
+        pass
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)

@@ -38,7 +38,9 @@ class Measured:
         if self.before is None or (elapsed := self.now.elapsed_ms - self.before.elapsed_ms) <= 0:
             return None
         now, before = total(self.now), total(self.before)
-        return None if now is None or before is None else (now - before) * 1000 / elapsed
+        if now is None or before is None or now < before:  # of an attempt that was begun anew
+            return None
+        return (now - before) * 1000 / elapsed
 
 
 class JobLook:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import signal
 import socket
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
+from types import FrameType
 
 import pytest
 
@@ -22,8 +24,26 @@ def free_port() -> int:
         return port
 
 
-def test_a_cluster_is_served_until_ctrl_c(
-    cluster: ThreadedCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.fixture
+def no_sigterm_of_ours() -> Iterator[None]:
+    """One that nobody else takes fails the test, and does not end all of them."""
+
+    def fail(number: int, frame: FrameType | None) -> None:
+        raise AssertionError("nobody has taken SIGTERM")
+
+    before = signal.signal(signal.SIGTERM, fail)
+    yield
+    assert signal.signal(signal.SIGTERM, before) is fail
+
+
+@pytest.mark.parametrize(("sent", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+@pytest.mark.usefixtures("no_sigterm_of_ours")
+def test_a_cluster_is_served_until_it_is_told_to_end(
+    sent: signal.Signals,
+    exit_code: int,
+    cluster: ThreadedCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "scripted:6379")
     port = free_port()
@@ -39,14 +59,14 @@ def test_a_cluster_is_served_until_ctrl_c(
         try:
             wait_until(answers, 30, "an answer")
         finally:
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            signal.pthread_kill(threading.main_thread().ident or 0, sent)
 
     with ThreadPoolExecutor() as threads:
         looking = threads.submit(look_and_interrupt)
         line = ["rest", "--port", str(port)]
         code = execute(line, connect=lambda *_: nullcontext(cluster.client))
         looking.result(30)
-    assert code == 130
+    assert code == exit_code
     assert f"is served at http://127.0.0.1:{port} (Ctrl-C ends it)" in capsys.readouterr().out
     with pytest.raises(ConnectionRefusedError):
         ask("GET", "/jobs")

@@ -269,6 +269,12 @@ def test_rates_are_of_the_tasks_own_time() -> None:
     assert measured.per_second(lambda it: it.records_out) is None
 
 
+def test_an_attempt_that_was_begun_anew_has_not_read_less_than_nothing() -> None:
+    """A JobMaster that knows nothing of the one before numbers its attempts alike."""
+    measured = Measured(0, 0, True, after(0, 0, 2500, records=5), after(0, 0, 500, records=20))
+    assert measured.per_second(lambda it: it.records_in) is None
+
+
 class Looks:
     """A cluster whose job is another one at each look."""
 

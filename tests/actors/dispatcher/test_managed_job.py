@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from flinkray.actors.dispatcher.job_master_deaths import JobMasterDeaths
-from flinkray.actors.dispatcher.managed_job import ManagedJob
+from flinkray.actors.dispatcher.managed_job import ManagedJob, overview_of
 from flinkray.actors.shared.settings import job_settings
 from flinkray.core.config import Configuration
 from flinkray.core.errors import ConfigurationError, JobExecutionError
@@ -28,6 +28,8 @@ def managed(cluster: Configuration) -> ManagedJob:
 async def test_how_it_was_run_is_kept() -> None:
     job = managed(Configuration({INITIAL: "5 s"}))
     ended = job.failed(JobExecutionError(JOB, "its JobMasters died"), 7.0)
+    assert ended.details.status_timestamps["FAILED"] == ended.details.end_time == 7.0
+    assert overview_of(ended.details).last_modified == 7.0
     assert ended.settings == job_settings(job.graph, job.configuration)
 
 
