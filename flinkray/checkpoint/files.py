@@ -23,7 +23,7 @@ from flinkray.checkpoint.errors import (
     storage_errors,
 )
 from flinkray.ha.arrow_directory import ArrowDirectory, arrow_file_system, is_object_store
-from flinkray.ha.directory import Directory, LocalDirectory, LocalFileSystem
+from flinkray.ha.directory import Directory, LocalDirectory, LocalFileSystem, files_in
 
 Buffer = bytes | bytearray | memoryview
 
@@ -145,8 +145,8 @@ class LocalStateFiles(StateFiles):
         return []
 
     def sizes(self, location: str) -> dict[str, int]:
-        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(location) as entries:
-            return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
+        with suppress(NotADirectoryError):
+            return {name: stat.st_size for name, stat in files_in(location)}
         return {}
 
     def is_directory(self, location: str) -> bool:

@@ -18,6 +18,10 @@ UNFINISHED = ".unfinished"
 """Suffix of entries that are being written; left behind by a crash, they mean nothing."""
 
 
+class LostEntryError(OSError):
+    """There is such an entry, and its content is gone for good; others can be read."""
+
+
 class Directory(ABC):
     """Entries by name (letters, digits, '.', '-'); all methods raise OSError when storage fails."""
 
@@ -27,12 +31,24 @@ class Directory(ABC):
 
     @abstractmethod
     def read(self, name: str) -> bytes | None:
-        """None: there is no such entry."""
+        """None: there is no such entry.  Raises LostEntryError."""
 
-    def read_many(self, names: Sequence[str]) -> Iterator[tuple[str, bytes | None]]:
+    def read_many(
+        self, names: Sequence[str]
+    ) -> Iterator[tuple[str, bytes | LostEntryError | None]]:
         """In that order; they are not asked for one after the other where that takes long."""
         for name in names:
-            yield name, self.read(name)
+            yield name, self._read_or_lost(name)
+
+    def _read_or_lost(self, name: str) -> bytes | LostEntryError | None:
+        try:
+            return self.read(name)
+        except LostEntryError as error:
+            return error
+
+    def is_there(self) -> bool:
+        """False: nothing was ever written to it, or its storage is not mounted here."""
+        return True
 
     @abstractmethod
     def write(self, name: str, data: bytes) -> None: ...
@@ -107,6 +123,9 @@ class FileSystem(ABC):
         of one that is not there: none."""
 
     @abstractmethod
+    def is_directory(self, path: str) -> bool: ...
+
+    @abstractmethod
     def write(self, path: str, data: bytes) -> None:
         """The whole content of a file; FileNotFoundError when its directory is not there."""
 
@@ -158,6 +177,9 @@ class FileDirectory(Directory):
         data = self._files.read(self._of(name))
         self._make_names_durable()
         return data
+
+    def is_there(self) -> bool:
+        return self._files.is_directory(self._path)
 
     def write(self, name: str, data: bytes) -> None:
         files, unfinished = self._files, self._of(f"{name}.{self._writer}{UNFINISHED}")
@@ -214,6 +236,20 @@ class FileDirectory(Directory):
             self._files.sync_directory(parent or "/")
 
 
+def files_in(path: str) -> Iterator[tuple[str, os.stat_result]]:
+    """The files right in a directory of this machine, with what is known of them; of one that is
+    not there: none.  One that goes while they are listed takes no other with it."""
+    try:
+        entries = os.scandir(path)
+    except FileNotFoundError:
+        return
+    with entries:
+        for entry in entries:
+            if entry.is_file():
+                with suppress(FileNotFoundError):
+                    yield entry.name, entry.stat()
+
+
 class LocalFileSystem(FileSystem):
     """That of this machine, or what is mounted on it."""
 
@@ -227,15 +263,10 @@ class LocalFileSystem(FileSystem):
             return None
 
     def list(self, path: str) -> list[str]:
-        try:
-            entries = [
-                (entry.stat().st_mtime_ns, entry.name)
-                for entry in os.scandir(path)
-                if entry.is_file()
-            ]
-        except FileNotFoundError:
-            return []
-        return [name for _, name in sorted(entries)]
+        return [name for _, name in sorted((s.st_mtime_ns, name) for name, s in files_in(path))]
+
+    def is_directory(self, path: str) -> bool:
+        return Path(path).is_dir()
 
     def write(self, path: str, data: bytes) -> None:
         Path(path).write_bytes(data)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TypeVar
 
-from flinkray.core.errors import StoredFormatError, UnreadableRecordError
+from flinkray.core.errors import UnreadableRecordError
 from flinkray.core.ids import JobID
 from flinkray.ha.checkpoint_stores import (
     CheckpointCount,
@@ -19,8 +19,8 @@ from flinkray.ha.checkpoint_stores import (
     CompletedCheckpointPointer,
     CompletedCheckpointStore,
 )
-from flinkray.ha.directory import Directory
-from flinkray.ha.entries import decode_entry, encode_entry
+from flinkray.ha.directory import Directory, LostEntryError
+from flinkray.ha.entries import decoded, encode_entry
 from flinkray.ha.sequential import Sequential
 from flinkray.ha.stores import JobEntry, Recovered, StoreError
 
@@ -60,17 +60,17 @@ class _Entries:
 
     def read(self, name: str, record_type: type[RecordT]) -> RecordT | None:
         """Raises UnreadableRecordError."""
-        data = self._do("read", name, lambda: self.directory.read(name))
+
+        def read() -> bytes | LostEntryError | None:
+            try:
+                return self.directory.read(name)
+            except LostEntryError as error:
+                return error
+
+        data = self._do("read", name, read)
         if data is None:
             return None
-        try:
-            record = decode_entry(data, record_type)
-            if record.job_id != self.job_id:
-                raise StoredFormatError(f"it is about job {record.job_id}")
-        except StoredFormatError as error:
-            location = self.directory.location(name)
-            raise UnreadableRecordError(self.job_id, location, str(error)) from error
-        return record
+        return decoded(data, record_type, self.job_id, self.directory.location(name))
 
     def write(self, name: str, record: object) -> None:
         data = encode_entry(record)

@@ -29,11 +29,11 @@ RecordT = TypeVar("RecordT", bound=JobEntry)
 def _recover(entries: EntryDirectory[RecordT], but: Set[JobID] = frozenset()) -> Recovered[RecordT]:
     records, unreadable = [], []
     wanted = [job_id for job_id in entries.job_ids() if job_id not in but]
-    for job_id, data in entries.read_many_as_stored(wanted):
-        try:
-            records.append(entries.decode(job_id, data))
-        except UnreadableRecordError as error:
-            unreadable.append(error)
+    for record in entries.read_many(wanted):
+        if isinstance(record, UnreadableRecordError):
+            unreadable.append(record)
+        else:
+            records.append(record)
     return Recovered(tuple(records), tuple(unreadable))
 
 
@@ -108,7 +108,10 @@ class DurableJobResultStore(JobResultStore[RecordT], Generic[RecordT]):
     async def mark_result_as_clean(self, job_id: JobID) -> None:
         def mark() -> None:
             if not self._clean.exists(job_id):
-                result = self._dirty.read_as_stored(job_id)
+                try:
+                    result = self._dirty.read_as_stored(job_id)
+                except UnreadableRecordError as error:
+                    raise JobStoreStateError(job_id, error.text) from error
                 if result is None:
                     raise JobStoreStateError(job_id, "it has no result that could be clean")
                 self._clean.write_as_stored(job_id, result)

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from flinkray.core.errors import StoredFormatError, UnreadableRecordError
 from flinkray.core.ids import JobID
 from flinkray.core.records import decode_record, encode_record
-from flinkray.ha.directory import Directory
+from flinkray.ha.directory import Directory, LostEntryError
 from flinkray.ha.first_format import from_first_format
 from flinkray.ha.stores import JobEntry, StoreError
 
@@ -59,6 +59,21 @@ def decode_entry(data: bytes, record_type: type[T]) -> T:
     return decode_record(body, record_type)
 
 
+def decoded(
+    data: bytes | LostEntryError, record_type: type[RecordT], job_id: JobID, location: str
+) -> RecordT:
+    """The record of a job in the entry at *location*.  Raises UnreadableRecordError."""
+    if isinstance(data, LostEntryError):
+        raise UnreadableRecordError(job_id, location, str(data)) from data
+    try:
+        record = decode_entry(data, record_type)
+        if record.job_id != job_id:
+            raise StoredFormatError(f"it is about job {record.job_id}")
+    except StoredFormatError as error:
+        raise UnreadableRecordError(job_id, location, str(error)) from error
+    return record
+
+
 class EntryDirectory(Generic[RecordT]):
     """Records in a directory, one entry per job, named ``<job id hex><suffix>``.  Blocking.
 
@@ -78,38 +93,40 @@ class EntryDirectory(Generic[RecordT]):
         self.write_as_stored(record.job_id, encode_entry(record))
 
     def exists(self, job_id: JobID) -> bool:
-        return self._read(self.name(job_id)) is not None
+        """Readable or not."""
+        return self._read(job_id) is not None
 
     def read(self, job_id: JobID) -> RecordT | None:
         """Raises UnreadableRecordError; the entry stays as it is."""
-        data = self._read(self.name(job_id))
-        return None if data is None else self.decode(job_id, data)
+        data = self._read(job_id)
+        return None if data is None else self._decoded(job_id, data)
 
-    def read_many_as_stored(self, job_ids: Iterable[JobID]) -> Iterator[tuple[JobID, bytes]]:
-        """Their bytes, for :meth:`decode`; of those that are there."""
+    def read_many(self, job_ids: Iterable[JobID]) -> Iterator[RecordT | UnreadableRecordError]:
+        """Those that are there, or why they cannot be read."""
         jobs = {self.name(job_id): job_id for job_id in job_ids}
         try:
             for name, data in self._directory.read_many(tuple(jobs)):
-                if data is not None:
-                    yield jobs[name], data
+                if data is None:
+                    continue
+                try:
+                    record: RecordT | UnreadableRecordError = self._decoded(jobs[name], data)
+                except UnreadableRecordError as error:
+                    record = error
+                yield record
         except OSError as error:
             raise StoreError(f"cannot read {self._directory.location()}: {error}") from error
 
-    def decode(self, job_id: JobID, data: bytes) -> RecordT:
+    def _decoded(self, job_id: JobID, data: bytes | LostEntryError) -> RecordT:
         """Raises UnreadableRecordError."""
-        name = self.name(job_id)
-        try:
-            record = decode_entry(data, self._record_type)
-            if record.job_id != job_id:
-                raise StoredFormatError(f"it is about job {record.job_id}")
-        except StoredFormatError as error:
-            location = self._directory.location(name)
-            raise UnreadableRecordError(job_id, location, str(error)) from error
-        return record
+        return decoded(data, self._record_type, job_id, self._directory.location(self.name(job_id)))
 
     def read_as_stored(self, job_id: JobID) -> bytes | None:
-        """Its bytes, for :meth:`write_as_stored` elsewhere."""
-        return self._read(self.name(job_id))
+        """Its bytes, for :meth:`write_as_stored` elsewhere.  Raises UnreadableRecordError."""
+        data = self._read(job_id)
+        if isinstance(data, LostEntryError):
+            location = self._directory.location(self.name(job_id))
+            raise UnreadableRecordError(job_id, location, str(data)) from data
+        return data
 
     def write_as_stored(self, job_id: JobID, data: bytes) -> None:
         name = self.name(job_id)
@@ -141,8 +158,11 @@ class EntryDirectory(Generic[RecordT]):
                     continue
         return tuple(ids)
 
-    def _read(self, name: str) -> bytes | None:
+    def _read(self, job_id: JobID) -> bytes | LostEntryError | None:
+        name = self.name(job_id)
         try:
             return self._directory.read(name)
+        except LostEntryError as error:
+            return error
         except OSError as error:
             raise StoreError(f"cannot read {self._directory.location(name)}: {error}") from error

@@ -101,7 +101,7 @@ class JobResultStore(ABC, Generic[RecordT]):
         """The job's leftovers are gone; a second time is fine.
 
         Raises:
-            JobStoreStateError: the job has no result.
+            JobStoreStateError: the job has no result, or its content is lost.
         """
 
     @abstractmethod

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.fs
 import pytest
 
+from flinkray.checkpoint.files import LocalStateFiles
 from flinkray.ha.arrow_directory import ArrowDirectory
 from flinkray.ha.directory import UNFINISHED, FileDirectory, LocalDirectory, LocalFileSystem
 
@@ -129,6 +131,39 @@ def test_directory_that_is_not_there_has_no_entries(tmp_path: Path) -> None:
     directory = LocalDirectory(tmp_path / "a")
     assert directory.read("entry") is None
     assert directory.names() == []
+
+
+def test_an_entry_that_goes_while_they_are_listed_takes_no_other_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as the unfinished file of a writer that is just done: a Dispatcher that listed the
+    stored jobs meanwhile had none, and a JobMaster no checkpoint."""
+    directory = LocalDirectory(tmp_path)
+    directory.write("entry", b"1")
+    unfinished = tmp_path / f"other.7{UNFINISHED}"
+    scan = os.scandir
+
+    class Late:
+        """Its entries are looked at when one of them is there no more."""
+
+        def __init__(self, path: str) -> None:
+            unfinished.write_bytes(b"2")
+            with scan(path) as entries:
+                self._entries = list(entries)
+            unfinished.unlink()
+
+        def __iter__(self) -> Iterator[os.DirEntry[str]]:
+            return iter(self._entries)
+
+        def __enter__(self) -> Late:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            self._entries.clear()
+
+    monkeypatch.setattr(os, "scandir", Late)
+    assert directory.names() == ["entry"]
+    assert LocalStateFiles().sizes(str(tmp_path)) == {"entry": 1}
 
 
 def test_a_deletion_is_durable_when_it_returns(tmp_path: Path) -> None:

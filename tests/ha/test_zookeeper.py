@@ -12,11 +12,20 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient, KazooState
+from kazoo.exceptions import ConnectionLoss
 
+from flinkray.core.errors import UnreadableRecordError
 from flinkray.core.ids import JobID, LeaderSessionID
 from flinkray.core.message import message
 from flinkray.core.schema import stored
-from flinkray.ha import LeaderElection, LeaderElectionError, StoreError, open_directory
+from flinkray.ha import (
+    CompletedCheckpointPointer,
+    JobStoreStateError,
+    LeaderElection,
+    LeaderElectionError,
+    StoreError,
+    open_directory,
+)
 from flinkray.ha.zookeeper import ZooKeeperClient, ZooKeeperError, ZooKeeperHaServices
 from flinkray.ha.zookeeper.election_driver import _Latch
 from flinkray.ha.zookeeper.watching import Watching
@@ -596,6 +605,114 @@ async def test_a_write_that_was_begun_in_a_leadership_changes_nothing_after_it(
         await store.remove_job_graph(JOB)
     assert await taken.recover_job_graph(JOB) == Graph(JOB, "second")
     assert len(list((tmp_path / "storage" / "job-graphs").iterdir())) == 1
+
+
+def answers_are_lost(
+    services: ZooKeeperHaServices, monkeypatch: pytest.MonkeyPatch, also: Callable[[], None]
+) -> None:
+    """What ZooKeeper is told next is done, and then, before anybody hears of it, *also*."""
+    blocking = services._client.blocking
+
+    def lose(work: Callable[[KazooClient], Any]) -> Any:
+        blocking(work)
+        monkeypatch.setattr(services._client, "blocking", blocking)
+        also()
+        raise ConnectionLoss
+
+    monkeypatch.setattr(services._client, "blocking", lose)
+
+
+async def test_what_was_committed_stays_though_its_writer_never_heard_of_it(
+    make_services: MakeServices,
+    zookeeper: ZooKeeperServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The connection broke before the answer, and the session ended before the next one.  The
+    content was taken for a past leader's, and deleted, and no Dispatcher could read its jobs."""
+    services, others = await make_services(), await make_services()
+    await lead(services.get_dispatcher_leader_election())
+    store = services.get_job_graph_store(Graph)
+    await store.put_job_graph(Graph(JOB, "first"))
+    other = await contend(others.get_dispatcher_leader_election())
+    answers_are_lost(services, monkeypatch, lambda: expire(services, zookeeper))
+    await store.put_job_graph(Graph(JOB, "second"))
+    await granted(other)
+    taken = others.get_job_graph_store(Graph)
+    assert (await taken.recover_job_graphs()).records == (Graph(JOB, "second"),)
+    assert len(list((tmp_path / "storage" / "job-graphs").iterdir())) == 1
+
+
+async def test_what_is_replaced_or_removed_by_calls_whose_answers_are_lost_leaves_nothing(
+    make_services: MakeServices, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services = await make_services()
+    await lead(services.get_dispatcher_leader_election())
+    store = services.get_job_graph_store(Graph)
+    contents = tmp_path / "storage" / "job-graphs"
+    await store.put_job_graph(Graph(JOB, "first"))
+    answers_are_lost(services, monkeypatch, lambda: None)
+    await store.put_job_graph(Graph(JOB, "second"))
+    assert len(list(contents.iterdir())) == 1
+    answers_are_lost(services, monkeypatch, lambda: None)
+    await store.remove_job_graph(JOB)
+    assert list(contents.iterdir()) == []
+
+
+async def test_an_entry_whose_content_is_gone_keeps_no_other_from_being_read(
+    make_services: MakeServices, tmp_path: Path
+) -> None:
+    """No Dispatcher could start any more, and a JobMaster waited for ever for a checkpoint's."""
+    services = await make_services()
+    await lead(services.get_dispatcher_leader_election())
+    graphs, results = (
+        services.get_job_graph_store(Graph),
+        services.get_job_result_store(Graph),
+    )
+    other = JobID(b"0" * 16)
+    await graphs.put_job_graph(Graph(other))
+    (kept,) = (tmp_path / "storage" / "job-graphs").iterdir()
+    await graphs.put_job_graph(Graph(JOB))
+    await results.create_dirty_result(Graph(JOB))
+    for path in (tmp_path / "storage").glob(f"job-*/{JOB.hex()}*"):
+        path.unlink()
+
+    recovered = await graphs.recover_job_graphs()
+    assert recovered.records == (Graph(other),)
+    (unreadable,) = recovered.unreadable
+    assert unreadable.job_id == JOB
+    assert "is gone, and ZooKeeper points to it" in unreadable.reason
+    assert [error.job_id for error in (await results.get_dirty_results()).unreadable] == [JOB]
+    with pytest.raises(UnreadableRecordError):
+        await graphs.recover_job_graph(JOB)
+    assert await results.has_dirty_result(JOB)
+    with pytest.raises(JobStoreStateError, match="is gone"):
+        await results.mark_result_as_clean(JOB)
+
+    kept.unlink()
+    kept.parent.rmdir()  # as where it is not mounted
+    with pytest.raises(StoreError, match="is its storage mounted"):
+        await graphs.recover_job_graphs()
+
+
+async def test_checkpoints_whose_records_are_gone_are_told_as_such(
+    make_services: MakeServices, tmp_path: Path
+) -> None:
+    services = await make_services()
+    await lead(services.get_job_master_leader_election(JOB, SESSION))
+    store = services.get_completed_checkpoint_store(JOB, "owner")
+    counter = services.get_checkpoint_id_counter(JOB, "owner")
+    await store.recover()
+    await counter.start()
+    await counter.get_and_increment()
+    await store.add(CompletedCheckpointPointer(JOB, 1, "/1/_metadata"))
+    for path in (tmp_path / "storage" / "checkpoint-pointers" / JOB.hex()).iterdir():
+        path.unlink()
+    recovered = await store.recover()
+    assert recovered.records == ()
+    assert len(recovered.unreadable) == 1
+    with pytest.raises(UnreadableRecordError, match="is gone"):
+        await counter.get()
 
 
 async def test_what_failed_or_was_replaced_is_deleted_and_the_pointed_to_never(

@@ -23,7 +23,7 @@ from kazoo.exceptions import (
     NotEmptyError,
 )
 
-from flinkray.ha.directory import Directory
+from flinkray.ha.directory import Directory, LostEntryError
 from flinkray.ha.zookeeper.client import AWAY, ZooKeeperClient, check_transaction
 
 _AT_ONCE = 200
@@ -70,11 +70,17 @@ class ZooKeeperDirectory(Directory):
             if data is not None:
                 return data
             if self._pointer(name) == pointer:
-                raise OSError(
-                    f"{self._storage.location(pointer)} is gone, and ZooKeeper points to it"
-                )
+                raise self._lost(pointer)
 
-    def read_many(self, names: Sequence[str]) -> Iterator[tuple[str, bytes | None]]:
+    def _lost(self, pointer: str) -> OSError:
+        what = f"{self._storage.location(pointer)} is gone, and ZooKeeper points to it"
+        if self._storage.is_there():
+            return LostEntryError(what)
+        return OSError(f"{what}; the whole directory is not there: is its storage mounted?")
+
+    def read_many(
+        self, names: Sequence[str]
+    ) -> Iterator[tuple[str, bytes | LostEntryError | None]]:
         for begin in range(0, len(names), _AT_ONCE):
             some = names[begin : begin + _AT_ONCE]
             paths = [f"{self._path}/{name}" for name in some]
@@ -82,7 +88,7 @@ class ZooKeeperDirectory(Directory):
             for name, answer in zip(some, found, strict=True):
                 pointer = bytes(answer[0]).decode() if answer is not None else ""
                 data = self._storage.read(pointer) if pointer else None
-                yield name, self.read(name) if pointer and data is None else data
+                yield name, self._read_or_lost(name) if pointer and data is None else data
 
     def write(self, name: str, data: bytes) -> None:
         fence = self._leading()
@@ -93,7 +99,7 @@ class ZooKeeperDirectory(Directory):
         except FencedError:
             self._storage.delete(pointer)
             raise
-        if before is not None and before != pointer:
+        if before is not None:
             self._discard(before)
 
     def delete(self, name: str) -> None:
@@ -105,10 +111,13 @@ class ZooKeeperDirectory(Directory):
             transaction.delete(f"{self._path}/{name}")
             return transaction.commit()
 
+        found = None
         while (pointer := self._pointer(name)) is not None:
+            found = pointer
             if self._committed(begin, fence):
-                self._discard(pointer)
-                return
+                break
+        if found is not None:  # if it is gone by now, by a call whose answer was lost
+            self._discard(found)
 
     def names(self) -> list[str]:
         def written(zk: KazooClient) -> list[tuple[int, str]]:
@@ -159,15 +168,21 @@ class ZooKeeperDirectory(Directory):
         """Returns where it pointed before.
 
         Raises:
-            FencedError: and it points where it did.
+            FencedError: and it points elsewhere, for good.
             OSError: it is unknown where it points.
         """
-        while True:
-            before = self._pointer(name)
-            if before == pointer:
-                return None  # a call whose answer was lost
-            if self._committed(partial(self._set, name, before is None, pointer, fence), fence):
-                return before
+        before = None
+        while (now := self._pointer(name)) != pointer:
+            before = now
+            try:
+                if self._committed(partial(self._set, name, now is None, pointer, fence), fence):
+                    break
+            except FencedError:
+                # The fence is gone, so what was committed before is seen by now.
+                if self._pointer(name) != pointer:
+                    raise
+                break
+        return before  # if it points there already, by a call whose answer was lost
 
     def _set(self, name: str, is_new: bool, pointer: str, fence: str, zk: KazooClient) -> Any:
         path = f"{self._path}/{name}"
