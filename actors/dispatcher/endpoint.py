@@ -32,6 +32,7 @@ from flinkray.actors.gateways.messages import (
     StoredJob,
 )
 from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken
+from flinkray.actors.shared.checkpoint_storage import checkpoint_storage_of
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.shared.exported_metrics import CLUSTER, samples_of
 from flinkray.actors.shared.high_availability import has_elections
@@ -182,8 +183,11 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         for job_id in self._unreadable:
             await self._blobs.retain_all(job_id)
         self._ended.recover(clean.records)
+        stored_graphs = {stored.job_id: stored.graph for stored in graphs.records}
         for ended in dirty.records:
-            graph = JobGraph(ended.job_id, ended.result.name, ())
+            graph = stored_graphs.get(ended.job_id)  # says what the job has left, and where
+            if graph is None:  # an earlier clean-up has come that far
+                graph = JobGraph(ended.job_id, ended.result.name, ())
             self._manage_stored(graph, ended.details.start_time).outcome = ended
         for stored in graphs.records:
             known = stored.job_id in self._jobs or stored.job_id in self._ended
@@ -266,6 +270,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         job_id = job_graph.job_id
         try:
             self._services.configuration.with_values(job_graph.configuration)
+            checkpoint_storage_of(self._services, job_graph)
         except ConfigurationError as error:  # what each says by itself may not go together
             raise JobSubmissionError(job_id, str(error)) from error
         if self._shutting_down:

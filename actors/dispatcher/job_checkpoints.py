@@ -11,15 +11,16 @@ from flinkray.actors.shared.settings import with_checkpoint_options
 from flinkray.actors.shared.user_storage import UserStorage
 from flinkray.checkpoint.errors import CheckpointStorageError
 from flinkray.checkpoint.storage import delete_checkpoints_of_job
+from flinkray.core.errors import ConfigurationError
 from flinkray.scheduler.checkpoints.properties import checkpoint_of
 from flinkray.scheduler.graph.job_graph import JobGraph
-from flinkray.scheduler.shared.states import JobStatus
+from flinkray.scheduler.reports.job_info import JobResult
 
 log = logging.getLogger(__name__)
 
 
 async def forget_checkpoints(
-    services: ClusterServices, storage: UserStorage, graph: JobGraph, status: JobStatus
+    services: ClusterServices, storage: UserStorage, graph: JobGraph, result: JobResult
 ) -> None:
     """All checkpoints of a job that retains none at this end, then pointers and their count.
 
@@ -28,11 +29,22 @@ async def forget_checkpoints(
     Raises:
         StoreError: the stores fail.
     """
-    configured = with_checkpoint_options(graph, services.configuration).checkpoints
-    if configured is not None and checkpoint_of(configured).is_discarded_at(status):
-        directory = checkpoint_storage_of(services, graph).directory
-        try:
+    try:
+        directory = _directory_to_clear(services, graph, result)
+        if directory is not None:
             await storage.run(delete_checkpoints_of_job, directory)
-        except CheckpointStorageError as error:
-            log.warning("job %s: something of its checkpoints stays: %s", graph.job_id, error)
+    except (CheckpointStorageError, ConfigurationError) as error:
+        log.warning("job %s: something of its checkpoints stays: %s", graph.job_id, error)
     await services.high_availability.forget_checkpoints(graph.job_id)
+
+
+def _directory_to_clear(
+    services: ClusterServices, graph: JobGraph, result: JobResult
+) -> str | None:
+    """Raises ConfigurationError: what the job says does not go with this cluster, or any more."""
+    configured = with_checkpoint_options(graph, services.configuration).checkpoints
+    if configured is None or result.keeps_checkpoints:
+        return None
+    if not checkpoint_of(configured).is_discarded_at(result.status):
+        return None
+    return checkpoint_storage_of(services, graph).directory

@@ -52,9 +52,7 @@ class JobCleanup:
         await retry_until_done(f"{name}: cannot give back its workers yet", release)
         await retry_until_done(
             f"{name}: cannot forget its checkpoints yet",
-            lambda: forget_checkpoints(
-                self._services, self._storage, job.graph, outcome.result.status
-            ),
+            lambda: forget_checkpoints(self._services, self._storage, job.graph, outcome.result),
         )
         await retry_until_done(
             f"{name}: cannot forget who led it yet",

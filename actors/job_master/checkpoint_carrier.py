@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken
 from flinkray.actors.job_master.checkpoint_orders import CheckpointOrders
 from flinkray.actors.job_master.source_coordination import SourceCoordination
-from flinkray.actors.job_master.stored_checkpoints import StoredCheckpoints
+from flinkray.actors.job_master.stored_checkpoints import CheckpointsLostError, StoredCheckpoints
 from flinkray.actors.job_master.task_executor_connections import TaskExecutorConnections
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.core.ids import JobMasterId
@@ -29,6 +30,7 @@ from flinkray.scheduler.job.job_scheduler_actions import (
     OrderCoordinators,
     ResetSubtasks,
 )
+from flinkray.scheduler.reports.job_info import JobResult
 from flinkray.scheduler.shared.states import JobStatus
 
 log = logging.getLogger(__name__)
@@ -81,6 +83,7 @@ class CheckpointCarrier:
         """Whether that succeeded or not."""
         self._end_is_stored: asyncio.Future[None] = job_master.rpc_service.loop.create_future()
         """The Dispatcher knows how the job has ended, for good: nobody goes on from there."""
+        self._are_lost = False
         self.settled: asyncio.Future[None] = job_master.rpc_service.loop.create_future()
         """The coordinator has ended, and no checkpoint is written any more."""
         self.closed: asyncio.Future[None] = job_master.rpc_service.loop.create_future()
@@ -97,6 +100,9 @@ class CheckpointCarrier:
         except CheckpointStoreFencedError as error:
             self._replaced(str(error))
             return None
+        except CheckpointsLostError:
+            self._are_lost = True
+            raise
         finally:
             self._recovered.set_result(None)
 
@@ -113,6 +119,9 @@ class CheckpointCarrier:
         except CheckpointStoreFencedError as error:
             self._replaced(str(error))
             return {}
+        except CheckpointsLostError:
+            self._are_lost = True
+            raise
 
     async def read_savepoint(self, location: str) -> CompletedCheckpoint:
         """What the job is to start from.
@@ -226,6 +235,13 @@ class CheckpointCarrier:
     def left(self) -> asyncio.Future[None]:
         """When this JobMaster may stop, be it that another one is to run the job."""
         return self.settled if self._scheduler.status.is_globally_terminal else self.closed
+
+    def with_kept(self, result: JobResult) -> JobResult:
+        """The job's result, with whether its checkpoints stay: what cannot be read here may be what
+        another flinkray reads, and the others are what the job can be started from."""
+        if not self._are_lost or result.status is not JobStatus.FAILED:
+            return result
+        return replace(result, keeps_checkpoints=True)
 
     async def forget(self) -> None:
         """The job's end is durable: delete what is not retained beyond it.  Before, it would have

@@ -434,7 +434,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
         if takes_checkpoints:
             await self._checkpoints.settled
         if result.status.is_globally_terminal:
-            result = self._snapshots.with_savepoint(result)
+            result = self._checkpoints.with_kept(self._snapshots.with_savepoint(result))
             is_stored = await report_end(self._services, self.fencing_token, result, details)
             if takes_checkpoints and is_stored:
                 await self._checkpoints.forget()

@@ -147,12 +147,14 @@ class StoredCheckpoints:
             if isinstance(error, CheckpointStoreFencedError):
                 raise
             raise CheckpointsLostError(self._job_id, str(error)) from error
-        if found.unreadable:
+        if found.is_last_unreadable:
             raise CheckpointsLostError(
                 self._job_id,
-                f"{found.unreadable[0]}; it may be the last one.  Start the job anew from a "
+                f"{found.unreadable[-1]}; it is the last one.  Start the job anew from a "
                 f"checkpoint in {self._storage.directory}",
             )
+        for unreadable in found.unreadable:
+            log.warning("%s; the checkpoint is left alone", unreadable)
         recovered = []
         for pointer in found.records:
             is_last = pointer is found.records[-1]

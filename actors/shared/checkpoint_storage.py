@@ -6,6 +6,7 @@ from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.checkpoint import locations
 from flinkray.checkpoint.errors import CheckpointStorageError
 from flinkray.checkpoint.storage import JobCheckpointStorage
+from flinkray.core.errors import ConfigurationError
 from flinkray.core.job_options import CHECKPOINTING_DIR
 from flinkray.core.locations import without_secrets
 from flinkray.scheduler.graph.job_graph import JobGraph
@@ -15,10 +16,14 @@ _DEFAULT = "checkpoints"
 
 
 def checkpoint_storage_of(services: ClusterServices, graph: JobGraph) -> JobCheckpointStorage:
-    """That of the job's configuration, or the cluster's."""
+    """That of the job's configuration, or the cluster's.  Raises ConfigurationError."""
     directory = services.configuration.with_values(graph.configuration).get(CHECKPOINTING_DIR)
     default = locations.join(services.arguments.storage_dir, _DEFAULT)
-    return JobCheckpointStorage(directory or default, graph.job_id)
+    try:
+        return JobCheckpointStorage(directory or default, graph.job_id)
+    except ValueError as error:
+        text = f"{directory or default!r} is neither a path nor a URI: {error}"
+        raise ConfigurationError(f"{CHECKPOINTING_DIR.key}: {text}") from error
 
 
 def why_not_started_from(location: str, error: CheckpointStorageError) -> str:

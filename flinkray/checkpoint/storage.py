@@ -17,6 +17,7 @@ from dataclasses import replace
 from flinkray.checkpoint import locations
 from flinkray.checkpoint.errors import (
     CheckpointNotFoundError,
+    CheckpointStorageError,
     CorruptCheckpointError,
     IncompleteCheckpointError,
     UnknownCheckpointFormatError,
@@ -299,13 +300,19 @@ def delete_directory(directory: str) -> None:
 
 def delete_checkpoints_of_job(directory: str) -> None:
     """All that is right in the directory of a job that retains nothing, complete or not; savepoints
-    that a user has put there stay."""
+    that a user has put there stay.  One that cannot be deleted keeps no other."""
     directory = locations.normal(directory)
     with storage_errors(directory, "delete"):
         names = files_at(directory).names(directory)
+    first_error: CheckpointStorageError | None = None
     for name in names:
         if name == SHARED or name.startswith(_CHECKPOINT):
-            delete_directory(locations.join(directory, name))
+            try:
+                delete_directory(locations.join(directory, name))
+            except CheckpointStorageError as error:
+                first_error = first_error or error
+    if first_error is not None:
+        raise first_error
     remove_empty_directory(directory)
 
 

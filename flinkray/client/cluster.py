@@ -19,6 +19,7 @@ from flinkray.actors.shared.high_availability import (
 from flinkray.actors.shared.settings import apply_rpc_settings
 from flinkray.client import ray_runtime
 from flinkray.client.ray_runtime import ClusterRecord
+from flinkray.client.savepoint_locations import absolute_locations
 from flinkray.core.config import Configuration
 from flinkray.core.errors import FlinkRayError, ProcessExistsError, RpcConnectionError, RpcError
 from flinkray.core.high_availability_options import STANDBY_MASTERS
@@ -93,7 +94,8 @@ async def start_cluster(
     if record is None or not await rpc_service.run_blocking(ray_runtime.has_masters, cluster_id):
         await check_reachable(configuration)
         directory = absolute_location(storage_dir or cluster_storage(configuration))
-        record = ClusterRecord(configuration.to_dict(), directory)
+        values = configuration.to_dict() | absolute_locations(configuration)
+        record = ClusterRecord(values, directory)
         await rpc_service.run_blocking(ray_runtime.remember_cluster, cluster_id, record)
     configuration = Configuration(record.configuration)
     arguments = ClusterArguments(cluster_id, record.configuration, record.storage_dir)

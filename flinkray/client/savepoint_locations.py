@@ -1,9 +1,23 @@
-"""Where savepoints are, as their users name it."""
+"""Where savepoints and checkpoints are, as their users name it."""
 
 from __future__ import annotations
 
 from flinkray.checkpoint import locations
+from flinkray.core.config import Configuration
 from flinkray.core.errors import ConfigurationError
+from flinkray.core.job_options import CHECKPOINTING_DIR, SAVEPOINT_DIR, STATE_RECOVERY_PATH
+
+_OPTIONS = (CHECKPOINTING_DIR, SAVEPOINT_DIR, STATE_RECOVERY_PATH)
+
+
+def absolute_locations(configuration: Configuration) -> dict[str, str]:
+    """Values for the locations that are set in it, which mean the same on every node.
+
+    Raises:
+        ConfigurationError: one is neither a path nor a URI.
+    """
+    found = ((option.key, configuration.get(option)) for option in _OPTIONS)
+    return {key: absolute_location(location) for key, location in found if location is not None}
 
 
 def absolute_location(text: str) -> str:

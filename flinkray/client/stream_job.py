@@ -13,10 +13,10 @@ from flinkray.actors.shared.chain_code import (
     TO_LOG,
     dump_chains,
 )
-from flinkray.client.savepoint_locations import absolute_location
+from flinkray.client.savepoint_locations import absolute_locations
 from flinkray.core.config import Configuration
 from flinkray.core.ids import IntermediateDataSetID, JobID, JobVertexID
-from flinkray.core.job_options import SCHEDULER, STATE_RECOVERY_PATH
+from flinkray.core.job_options import SCHEDULER
 from flinkray.core.resources import ResourceProfile
 from flinkray.scheduler.graph.checkpoint_configuration import checkpoints_of
 from flinkray.scheduler.graph.job_graph import (
@@ -76,9 +76,7 @@ def stream_job(
     own_id = job_id or JobID.generate()
     settings = dict(configuration or {})
     own = Configuration(settings)
-    savepoint = own.get(STATE_RECOVERY_PATH)
-    if savepoint is not None:
-        settings[STATE_RECOVERY_PATH.key] = absolute_location(savepoint)
+    settings |= absolute_locations(own)
     job = JobGraph(
         own_id,
         graph.job_name,

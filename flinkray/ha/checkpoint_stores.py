@@ -10,6 +10,7 @@ replaced removes nothing that its successor may restore from.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 from flinkray.core.errors import JobError
 from flinkray.core.ids import JobID
@@ -92,6 +93,14 @@ class CheckpointIDCounter(ABC):
         """
 
 
+@dataclass(frozen=True)
+class RecoveredPointers(Recovered[CompletedCheckpointPointer]):
+    """By rising id."""
+
+    is_last_unreadable: bool = False
+    """Whether that of the highest id cannot be read."""
+
+
 class CompletedCheckpointStore(ABC):
     """Pointers to the completed checkpoints of a job that are retained.
 
@@ -99,7 +108,7 @@ class CompletedCheckpointStore(ABC):
     """
 
     @abstractmethod
-    async def recover(self) -> Recovered[CompletedCheckpointPointer]:
+    async def recover(self) -> RecoveredPointers:
         """Take over from earlier leaders, and what there is, by rising id: the last one is to be
         restored.  Nothing is removed, and pointers that cannot be read stay stored."""
 

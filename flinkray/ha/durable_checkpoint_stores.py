@@ -18,11 +18,12 @@ from flinkray.ha.checkpoint_stores import (
     CheckpointStoreFencedError,
     CompletedCheckpointPointer,
     CompletedCheckpointStore,
+    RecoveredPointers,
 )
 from flinkray.ha.directory import Directory, LostEntryError
 from flinkray.ha.entries import decoded, encode_entry
 from flinkray.ha.sequential import Sequential
-from flinkray.ha.stores import JobEntry, Recovered, StoreError
+from flinkray.ha.stores import JobEntry, StoreError
 
 T = TypeVar("T")
 RecordT = TypeVar("RecordT", bound=JobEntry)
@@ -147,19 +148,21 @@ class DurableCompletedCheckpointStore(CompletedCheckpointStore):
         self._entries = _Entries(directory, job_id, "owner", owner)
         self._sequential = Sequential(executor)
 
-    async def recover(self) -> Recovered[CompletedCheckpointPointer]:
-        def recover() -> Recovered[CompletedCheckpointPointer]:
+    async def recover(self) -> RecoveredPointers:
+        def recover() -> RecoveredPointers:
             self._entries.take_over()
-            pointers, unreadable = [], []
+            pointers, unreadable, is_last_unreadable = [], [], False
             for checkpoint_id in self._ids():
                 try:
                     pointer = self._read(checkpoint_id)
                 except UnreadableRecordError as error:
                     unreadable.append(error)
+                    is_last_unreadable = True
                 else:
                     if pointer is not None:
                         pointers.append(pointer)
-            return Recovered(tuple(pointers), tuple(unreadable))
+                        is_last_unreadable = False
+            return RecoveredPointers(tuple(pointers), tuple(unreadable), is_last_unreadable)
 
         return await self._sequential.run(recover)
 

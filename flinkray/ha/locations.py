@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from flinkray.ha.directory import Directory, LocalDirectory
 
 
 def absolute_location(location: str) -> str:
     """The same for every process of this machine and user: ``~`` and relative paths are resolved
-    here; a URI stays as it is."""
-    if urlsplit(location).scheme:
+    here, and of a ``file:`` URI it is the path; another URI stays as it is."""
+    uri = urlsplit(location)
+    if uri.scheme == "file":
+        return unquote(uri.path)
+    if uri.scheme:
         return location
     return str(Path(location).expanduser().absolute())
 
@@ -32,13 +35,12 @@ def open_directory(location: str) -> Directory:
         ValueError: a URI of a scheme that neither pyarrow nor :func:`register_scheme` knows, or
             without a path.
     """
+    location = absolute_location(location)
     scheme = urlsplit(location).scheme
     if scheme in _schemes:
         return _schemes[scheme](location)
     if not scheme:
-        return LocalDirectory(Path(absolute_location(location)))
-    if scheme == "file":
-        return LocalDirectory(Path(urlsplit(location).path))
+        return LocalDirectory(Path(location))
     from flinkray.ha.arrow_directory import ArrowDirectory  # pyarrow takes its time to load
 
     return ArrowDirectory.from_uri(location)

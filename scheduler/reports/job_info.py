@@ -202,7 +202,7 @@ class NumberedOverview:
     overview: JobOverview
 
 
-@stored("JobResult", version=2, migrations={1: with_defaults})
+@stored("JobResult", version=3, migrations={1: with_defaults, 2: with_defaults})
 @message
 class JobResult:
     """How a job ended.  Only FINISHED is success."""
@@ -224,6 +224,9 @@ class JobResult:
     """Where the savepoint is that the job was stopped with."""
     stopped_by: TriggerID | None = None
     """Whose request that was, so that it can be answered again."""
+    keeps_checkpoints: bool = False
+    """It has failed as it cannot be read what it would have gone on from: its checkpoints stay,
+    whatever is configured."""
 
     def __post_init__(self) -> None:
         if not self.status.is_terminal:

@@ -437,6 +437,20 @@ def test_metadata_are_deleted_before_what_they_refer_to(
             read_metadata(directory)
 
 
+def test_what_cannot_be_deleted_of_a_job_keeps_nothing_else(root: str, tmp_path: Path) -> None:
+    """The checkpoints after it, and all shared files, stayed for ever."""
+    storage = storage_in(root)
+    for checkpoint_id in (1, 2):
+        written(storage.checkpoint_writer(checkpoint_id).shared(), BIG)
+        write_metadata(storage.checkpoint_directory(checkpoint_id), metadata_with())
+    somebody_s = folder_of(tmp_path) / "chk-1" / "notes"
+    somebody_s.mkdir()
+    (somebody_s / "a note").touch()
+    with pytest.raises(CheckpointStorageError, match="notes"):
+        delete_checkpoints_of_job(storage.directory)
+    assert [path.name for path in folder_of(tmp_path).iterdir()] == ["chk-1"]
+
+
 # --- storage that fails
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flinkray.checkpoint.metadata import CheckpointedEdge
 from flinkray.client.stream_job import stream_job
-from flinkray.core.errors import JobSubmissionError
+from flinkray.core.config import Configuration
+from flinkray.core.errors import ConfigurationError, JobSubmissionError
 from flinkray.core.ids import ExecutionGraphID
+from flinkray.core.job_options import CHECKPOINTING_DIR, SAVEPOINT_DIR
 from flinkray.datastream import (
     CoMapFunction,
     OutputTag,
@@ -27,7 +30,9 @@ from flinkray.scheduler.job.checkpointed_graph import CheckpointedGraph
 
 
 def program(
-    mode: RuntimeExecutionMode = RuntimeExecutionMode.STREAMING, scheduler: str = "default"
+    mode: RuntimeExecutionMode = RuntimeExecutionMode.STREAMING,
+    scheduler: str = "default",
+    **others: str,
 ) -> JobGraph:
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_runtime_mode(mode).set_parallelism(2)
@@ -35,6 +40,7 @@ def program(
     summed = numbers.key_by(lambda x: x).reduce(lambda x, y: x + y).name("sum").uid("s")
     summed.set_max_parallelism(16).set_uid_hash("ab" * 16).print().name("shown")
     settings = {"execution.checkpointing.interval": "2 s", "jobmanager.scheduler": scheduler}
+    settings |= others
     return stream_job(env.get_stream_graph(), configuration=settings)
 
 
@@ -57,6 +63,20 @@ def test_max_parallelism_is_the_vertex_s_where_somebody_has_set_it() -> None:
 def test_streaming_jobs_take_checkpoints_and_batch_jobs_none() -> None:
     assert program().checkpoints == CheckpointConfiguration(interval=2.0)
     assert program(RuntimeExecutionMode.BATCH).checkpoints is None
+
+
+def test_locations_mean_the_same_to_every_process_of_the_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each had its own directory that relative paths are relative to, and another one when it was
+    started on another node."""
+    monkeypatch.chdir(tmp_path)
+    job = program(**{CHECKPOINTING_DIR.key: "kept", SAVEPOINT_DIR.key: "file:///savepoints"})
+    read = Configuration(job.configuration)
+    assert read.get(CHECKPOINTING_DIR) == str(tmp_path / "kept")
+    assert read.get(SAVEPOINT_DIR) == "/savepoints"
+    with pytest.raises(ConfigurationError, match="neither a path nor a URI"):
+        program(**{CHECKPOINTING_DIR.key: "s3://[bucket"})
 
 
 def test_a_job_is_elastic_that_says_so() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from flinkray.checkpoint.errors import CheckpointStorageError
 from flinkray.checkpoint.storage import find_checkpoints, read_metadata
+from flinkray.core.errors import JobExecutionError
 from flinkray.datastream import (
     CheckpointingMode,
     Configuration,
@@ -206,6 +207,32 @@ def test_a_program_whose_job_master_dies_at_the_end_does_not_begin_anew(
         assert all(len(of_subtask) == 1 for of_subtask in begun)
     assert find_checkpoints(str(checkpoints)) == []
     assert not list((tmp_path / "cluster").rglob("checkpoint-pointers/*/*"))
+
+
+def test_checkpoints_stay_of_a_job_that_cannot_read_what_it_is_to_go_on_from(
+    cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    """It is not known which ids were given.  Nothing was retained of a job that failed, though its
+    user was told to start it anew from there."""
+    checkpoints = tmp_path / "checkpoints"
+    program = tallies(on(cluster, checkpoints), 400_000, 10_000.0, tmp_path / "witness")
+    results = program.execute_and_collect()
+    wait_for_another(checkpoints)
+    (job,) = cluster.client.list_jobs()
+    (count,) = (tmp_path / "cluster").rglob("checkpoint-pointers/*/count")
+
+    def stays_unreadable() -> bool:
+        """Nobody who had read it before has written it since."""
+        before = count.read_bytes()
+        count.write_bytes(b"not of flinkray")
+        return before == b"not of flinkray"
+
+    wait_until(stays_unreadable, 30, "a count that cannot be read")
+    cluster.crash("JobMaster")
+    for wait in (lambda: list(results), lambda: cluster.client.job(job.job_id).result(60)):
+        with pytest.raises(JobExecutionError, match="count cannot be read"):
+            wait()
+    assert find_checkpoints(str(checkpoints))
 
 
 def test_at_least_once_loses_nothing(cluster: ThreadedCluster, tmp_path: Path) -> None:

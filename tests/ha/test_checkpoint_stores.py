@@ -142,10 +142,14 @@ async def test_pointer_that_cannot_be_read_stays_and_keeps_no_other_from_being_r
     for _ in range(2):
         recovered = await store.recover()
         assert recovered.records == (pointer(1),)
+        assert recovered.is_last_unreadable
         (error,) = recovered.unreadable
         assert why in error.reason
         assert error.location == entries.location("2.checkpoint")
     assert entries.read("2.checkpoint") == data
+    await store.add(pointer(3))
+    recovered = await store.recover()
+    assert (len(recovered.unreadable), recovered.is_last_unreadable) == (1, False)
 
 
 async def test_ids_rise_over_all_leaders_and_each_is_given_once(

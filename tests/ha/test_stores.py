@@ -9,10 +9,12 @@ from pathlib import Path
 import msgpack
 import pytest
 
+from flinkray.checkpoint import locations
 from flinkray.core.errors import StoredFormatError, UnreadableRecordError
 from flinkray.core.ids import JobID
 from flinkray.core.message import message
 from flinkray.core.schema import stored
+from flinkray.file_results import ResultDirectory
 from flinkray.ha import (
     Directory,
     JobGraphStore,
@@ -360,6 +362,19 @@ def test_locations_are_paths_or_uris(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert open_directory("~/flinkray").location("a") == str(tmp_path / "flinkray" / "a")
     assert absolute_location("~/flinkray") == str(tmp_path / "flinkray")
     assert absolute_location("s3://bucket/~/flinkray") == "s3://bucket/~/flinkray"
+
+
+@pytest.mark.parametrize("uri", ["file://{}/a b", "file://{}/a%20b"])
+def test_a_file_uri_is_the_path_that_it_is_for_checkpoints_and_results(
+    uri: str, tmp_path: Path
+) -> None:
+    """Stores had the name with a percent sign, and no job was cleaned up where there was a blank:
+    results could not be looked for, which ended the Dispatcher."""
+    location = absolute_location(uri.format(tmp_path))
+    assert location == locations.normal(uri.format(tmp_path)) == str(tmp_path / "a b")
+    open_directory(uri.format(tmp_path)).write("entry", b"1")
+    assert (tmp_path / "a b" / "entry").exists()
+    assert ResultDirectory(f"{location}/data").path == f"{location}/data"
     assert open_directory(tmp_path.as_uri()).location() == str(tmp_path)
     with pytest.raises(ValueError, match="gopher"):
         open_directory("gopher://hole/flinkray")

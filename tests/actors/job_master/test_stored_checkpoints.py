@@ -586,7 +586,19 @@ async def test_an_earlier_checkpoint_that_cannot_be_read_is_left_alone(
 
 
 @simulate(seeds=3)
-async def test_a_pointer_or_a_count_that_cannot_be_read_may_be_the_last_one(
+async def test_an_earlier_pointer_that_cannot_be_read_is_left_alone(simulation: Simulation) -> None:
+    """The job failed for good, though it is known from where it goes on."""
+    master = Master(simulation)
+    await master.stored.recover()
+    await master.store(1)
+    last = await master.store(2)
+    master.disk.write(f"{POINTERS}/1.checkpoint", b"not of flinkray")
+    assert await Master(simulation, 2).stored.recover() == (last,)
+    assert master.pointers() == ["1.checkpoint", "2.checkpoint"]
+
+
+@simulate(seeds=3)
+async def test_the_last_pointer_or_a_count_that_cannot_be_read_ends_the_job(
     simulation: Simulation,
 ) -> None:
     for name in ("1.checkpoint", "count"):

@@ -1,0 +1,115 @@
+"""What stays of the checkpoints of a job that has ended, when its JobMasters have died."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flinkray.actors.dispatcher.endpoint import Dispatcher
+from flinkray.actors.dispatcher.job_checkpoints import forget_checkpoints
+from flinkray.actors.gateways.messages import ArchivedJob, ClusterArguments, StoredJob
+from flinkray.actors.shared.cluster_services import ClusterServices
+from flinkray.actors.shared.leadership import Leadership
+from flinkray.actors.shared.user_storage import UserStorage
+from flinkray.checkpoint.metadata import CheckpointMetadata, SnapshotKind
+from flinkray.checkpoint.storage import write_metadata
+from flinkray.client.python_job import python_job
+from flinkray.core.errors import JobSubmissionError
+from flinkray.core.ids import JobID
+from flinkray.core.job_options import CHECKPOINTING_DIR
+from flinkray.rpc import LocalNetwork, LocalRpcService
+from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfiguration
+from flinkray.scheduler.graph.job_graph import JobGraph
+from flinkray.scheduler.reports.job_info import JobDetails, JobResult
+from flinkray.scheduler.shared.states import JobStatus
+from flinkray.testing.virtual_time import on_virtual_time
+
+JOB = JobID(b"\1" * 16)
+FAILED = JobResult(JOB, "a job", JobStatus.FAILED, 1.0, "it has failed")
+DETAILS = JobDetails(JOB, "a job", JobStatus.FAILED, 0.0, 1.0, {}, 0)
+
+
+def cluster_in(directory: Path) -> ClusterServices:
+    service = LocalRpcService("Dispatcher", LocalNetwork())
+    return ClusterServices.create(service, ClusterArguments("test", {}, str(directory)))
+
+
+def checkpointed(directory: str) -> JobGraph:
+    """A job that retains nothing."""
+    configuration = {CHECKPOINTING_DIR.key: directory}
+    return JobGraph(
+        JOB, "a job", (), configuration=configuration, checkpoints=CheckpointConfiguration()
+    )
+
+
+def with_checkpoint(checkpoints: Path) -> Path:
+    """Where one of the job is."""
+    directory = checkpoints / JOB.hex() / "chk-1"
+    write_metadata(str(directory), CheckpointMetadata(JOB, 1, 0, SnapshotKind.CHECKPOINT, ()))
+    return directory
+
+
+@pytest.mark.parametrize("is_unreadable", [False, True])
+@on_virtual_time
+async def test_they_go_unless_it_has_failed_as_they_cannot_be_read(
+    is_unreadable: bool, tmp_path: Path
+) -> None:
+    """Its user was told to start it anew from one of them, and they were deleted: so were those of
+    a later flinkray, that an earlier one could not read."""
+    services = cluster_in(tmp_path / "cluster")
+    checkpoint = with_checkpoint(tmp_path / "checkpoints")
+    result = replace(FAILED, keeps_checkpoints=is_unreadable)
+    graph = checkpointed(str(tmp_path / "checkpoints"))
+    await forget_checkpoints(services, UserStorage(services.rpc_service), graph, result)
+    assert checkpoint.exists() is is_unreadable
+    await services.rpc_service.network.close()
+
+
+@pytest.mark.parametrize(
+    "configuration",
+    [{CHECKPOINTING_DIR.key: "s3://[bucket/checkpoints"}, {"an.option": "of another flinkray"}],
+)
+@on_virtual_time
+async def test_a_job_that_does_not_say_where_they_are_is_cleaned_up_all_the_same(
+    configuration: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It ended the Dispatcher, each time that this was started again."""
+    services = cluster_in(tmp_path)
+    graph = replace(checkpointed("unused"), configuration=configuration)
+    await forget_checkpoints(services, UserStorage(services.rpc_service), graph, FAILED)
+    assert "something of its checkpoints stays" in caplog.text
+    await services.rpc_service.network.close()
+
+
+@on_virtual_time
+async def test_a_job_whose_checkpoints_would_be_nowhere_is_refused(tmp_path: Path) -> None:
+    services = cluster_in(tmp_path)
+    election = services.high_availability.get_dispatcher_leader_election()
+    dispatcher = Dispatcher(services.rpc_service, services, await Leadership.win(election))
+    configuration = {CHECKPOINTING_DIR.key: "s3://[bucket/checkpoints"}
+    job = python_job(lambda context: None, configuration=configuration)
+    with pytest.raises(JobSubmissionError, match="is neither a path nor a URI"):
+        await dispatcher.submit_job(job)
+    await services.rpc_service.network.close()
+
+
+@on_virtual_time
+async def test_a_dispatcher_that_goes_on_with_a_clean_up_knows_where_they_are(
+    tmp_path: Path,
+) -> None:
+    """The one before has stored how the job ended, and died; so have its JobMasters.  Its
+    checkpoints stayed for ever."""
+    services = cluster_in(tmp_path)
+    stores = services.high_availability
+    graph = checkpointed(str(tmp_path / "checkpoints"))
+    await stores.get_job_graph_store(StoredJob).put_job_graph(StoredJob(graph, 0.0))
+    await stores.get_job_result_store(ArchivedJob).create_dirty_result(ArchivedJob(FAILED, DETAILS))
+    leadership = await Leadership.win(stores.get_dispatcher_leader_election())
+    dispatcher = Dispatcher(services.rpc_service, services, leadership)
+    await dispatcher.recover()
+    job = dispatcher._jobs[JOB]
+    assert job.outcome is not None
+    assert job.graph == graph
+    await services.rpc_service.network.close()
