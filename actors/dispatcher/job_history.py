@@ -43,6 +43,9 @@ class JobHistory:
         self._forgotten: dict[JobID, None] = {}
         """Nobody is told of them any more, and they are stored yet."""
         self._timer: TimerHandle | None = None
+        self._is_deleting = False
+        self._is_due = False
+        """Whether something may have been forgotten that nobody has tried to delete."""
 
     def __contains__(self, job_id: JobID) -> bool:
         """Whether the id is taken: a graph that is stored for it would not be run."""
@@ -85,15 +88,27 @@ class JobHistory:
         await self._delete_forgotten()
 
     def _forget_old(self) -> None:
+        """One whose end lies in the future, as a clock was wrong, keeps no other."""
         latest_end = self._endpoint.clock.time() - self._expiration
         surplus = len(self._jobs) - self._capacity
         for number, job in enumerate(tuple(self._jobs.values())):
             if number >= surplus and _end_time(job) > latest_end:
-                return
+                continue
             del self._jobs[job.job_id]
             self._forgotten[job.job_id] = None
 
     async def _delete_forgotten(self) -> None:
+        self._is_due = True
+        if self._is_deleting:
+            return
+        self._is_deleting = True
+        while self._is_due:
+            self._is_due = False
+            await self._try_to_delete_forgotten()
+        self._is_deleting = False
+
+    async def _try_to_delete_forgotten(self) -> None:
+        """One that cannot be deleted keeps no other."""
         for job_id in tuple(self._forgotten):
             try:
                 # first: what is left of one that nobody knows would be left for ever
@@ -101,7 +116,7 @@ class JobHistory:
                 await self._store.remove_result(job_id)
             except (StoreError, OSError) as error:
                 log.warning("job %s cannot be deleted yet: %s", job_id, error)
-                return
+                continue
             self._forgotten.pop(job_id, None)
 
     async def _delete_data(self, job_id: JobID) -> None:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from flinkray.blob.errors import BlobCorruptError, BlobNotFoundError, BlobStoreError
 from flinkray.blob.gateway import BLOB_SERVER, BlobServerGateway, chunk_size
-from flinkray.blob.store import BlobStore, Offsets
+from flinkray.blob.store import BlobStore, Offsets, RecoveredBlobs
 from flinkray.core.blobs import BlobKey, BlobOwner
 from flinkray.rpc import RpcEndpoint, RpcService
 
@@ -51,22 +51,23 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
         self,
         rpc_service: RpcService,
         store: BlobStore,
-        blobs: dict[BlobOwner, dict[BlobKey, Offsets]],
+        recovered: RecoveredBlobs,
         upload_timeout: float,
         is_in_charge: Callable[[], Awaitable[bool]],
     ) -> None:
         """For :meth:`create`."""
         super().__init__(rpc_service, BLOB_SERVER)
         self._store = store
-        self._blobs = blobs
+        self._blobs = recovered.complete
         self._upload_timeout = upload_timeout
         self._is_in_charge = is_in_charge
         self._uploads: dict[tuple[BlobOwner, BlobKey], _Upload] = {}
-        self._left_behind: dict[tuple[BlobOwner, BlobKey], dict[int, None]] = {}
-        """Parts, by offset, of uploads that were thrown away while the storage failed."""
+        self._left_behind = {at: dict.fromkeys(offsets) for at, offsets in recovered.strays.items()}
+        """Parts, by offset, of uploads that were thrown away while the storage failed, or that a
+        predecessor has left."""
         self._retained: dict[BlobOwner, None] = {}
         now = self.counted_time()
-        self._touched: dict[BlobOwner, float] = dict.fromkeys(blobs, now)
+        self._touched: dict[BlobOwner, float] = dict.fromkeys(self._blobs, now)
         """When owners that are not retained had something to do with here last."""
         self._deletions = asyncio.Lock()
         """So that no owner is retained while it is being deleted."""
@@ -81,8 +82,8 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
         upload_timeout: float = UPLOAD_TIMEOUT,
         is_in_charge: Callable[[], Awaitable[bool]] = always,
     ) -> BlobServer:
-        """A server, not started yet, with what a predecessor left in *store* but for its unfinished
-        uploads, which are deleted.
+        """A server, not started yet, with what a predecessor left in *store*.  Its unfinished
+        uploads are deleted when the server is started.
 
         Args:
             is_in_charge: asked before anything is deleted: whether the store is this server's yet.
@@ -91,10 +92,12 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
         Raises:
             BlobStoreError: the storage fails.
         """
-        blobs = await rpc_service.run_blocking(store.recover)
-        return cls(rpc_service, store, blobs, upload_timeout, is_in_charge)
+        recovered = await rpc_service.run_blocking(store.recover)
+        return cls(rpc_service, store, recovered, upload_timeout, is_in_charge)
 
     async def on_start(self) -> None:
+        if self._left_behind:
+            self.create_task(self._sweep_all_left_behind(), "delete unfinished uploads")
         self._sweep_later(self._upload_timeout)
 
     async def on_stop(self) -> None:
@@ -184,7 +187,9 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
             )
 
     async def _abandon(self, owner: BlobOwner, key: BlobKey, reason: str) -> None:
-        upload = self._uploads[owner, key]
+        upload = self._uploads.get((owner, key))
+        if upload is None:
+            return  # over since
         async with upload.lock:
             if not upload.over:
                 log.info("%s: the upload of blob %s is given up: %s", owner, key, reason)
@@ -262,13 +267,12 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
     async def _sweep(self) -> None:
         limit = self.counted_time() - self._upload_timeout
         for (owner, key), upload in tuple(self._uploads.items()):
-            if upload.touched <= limit and (owner, key) in self._uploads:
+            if upload.touched <= limit:
                 await self._abandon(owner, key, f"nothing came for {self._upload_timeout:g} s")
         for owner, touched in tuple(self._touched.items()):
             if touched <= limit:
                 await self._sweep_owner(owner, limit)
-        for owner, key in tuple(self._left_behind):
-            await self._sweep_left_behind(owner, key)
+        await self._sweep_all_left_behind()
         self._sweeping = False
         now = self.counted_time()
         times = [upload.touched for upload in self._uploads.values()] + [*self._touched.values()]
@@ -276,9 +280,13 @@ class BlobServer(RpcEndpoint, BlobServerGateway):
         # what could not be deleted now is due already: not at once again
         self._sweep_later(max(next_limit - now, self._upload_timeout / 10))
 
+    async def _sweep_all_left_behind(self) -> None:
+        for owner, key in tuple(self._left_behind):
+            await self._sweep_left_behind(owner, key)
+
     async def _sweep_left_behind(self, owner: BlobOwner, key: BlobKey) -> None:
-        if (owner, key) in self._uploads:
-            return  # which writes to the same places
+        if (owner, key) in self._uploads or (owner, key) not in self._left_behind:
+            return  # an upload writes to the same places; or somebody else is at it
         offsets = self._left_behind.pop((owner, key))
         there = self._blobs.get(owner, {}).get(key)
         if there is None:

@@ -9,6 +9,7 @@ marker that cannot be read is left alone as well, with its parts.
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 from flinkray.blob.errors import BlobStoreError
 from flinkray.core.blobs import BlobKey, BlobOwner
@@ -38,6 +39,15 @@ class StoredBlob:
     offsets: Offsets
 
 
+@dataclass(frozen=True)
+class RecoveredBlobs:
+    """What is in a directory."""
+
+    complete: dict[BlobOwner, dict[BlobKey, Offsets]]
+    strays: dict[tuple[BlobOwner, BlobKey], Offsets]
+    """Parts that are none of a blob: of uploads that were not finished, or were thrown away."""
+
+
 class BlobStore:
     """The blobs in one directory, which nobody else writes to.  Blocking.
 
@@ -53,8 +63,8 @@ class BlobStore:
         """For people."""
         return self._directory.location()
 
-    def recover(self) -> dict[BlobOwner, dict[BlobKey, Offsets]]:
-        """The complete blobs; parts of others are deleted: whoever sent them begins anew."""
+    def recover(self) -> RecoveredBlobs:
+        """What there is; nothing is changed."""
         try:
             names = self._directory.names()
         except OSError as error:
@@ -86,11 +96,12 @@ class BlobStore:
             if missing:
                 log.error("%s: blob %s lacks the parts at %s", owner, key, sorted(missing))
                 continue
-            self.delete_parts(owner, key, tuple(set(there).difference(offsets)))
+            stray = set(there).difference(offsets)
+            if stray:
+                parts[owner, key] = list(stray)
             blobs.setdefault(owner, {})[key] = offsets
-        for (owner, key), unfinished in parts.items():
-            self.delete_parts(owner, key, tuple(unfinished))
-        return blobs
+        strays = {at: tuple(sorted(offsets)) for at, offsets in parts.items()}
+        return RecoveredBlobs(blobs, strays)
 
     def write_part(self, owner: BlobOwner, key: BlobKey, offset: int, data: bytes) -> None:
         """Durable on return."""

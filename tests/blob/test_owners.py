@@ -126,6 +126,69 @@ async def test_a_server_that_was_paused_deletes_nothing_that_its_successor_has()
 
 
 @on_virtual_time
+async def test_a_server_that_was_paused_before_it_began_deletes_nothing_either() -> None:
+    """What it takes for the unfinished uploads of its predecessor is its successor's by then: a
+    job that was accepted lacked its blob."""
+    storage = FaultyDirectory()
+    is_in_charge = asyncio.Event()
+
+    async def never() -> bool:
+        is_in_charge.set()
+        return False
+
+    network = LocalNetwork()
+    first, second = LocalRpcService("first", network), LocalRpcService("second", network)
+    successor = await BlobServer.create(second, BlobStore(storage))
+    successor.start()
+    await successor.put(OWNER, KEY, 0, DATA[:1000])
+    past = await BlobServer.create(first, BlobStore(storage), 100.0, never)
+    past.start()
+    await is_in_charge.wait()
+    assert await successor.put(OWNER, KEY, 1000, DATA[1000:]) == KEY.size
+    before = storage.names()
+    await asyncio.sleep(250)
+    await first.close()
+    assert storage.names() == before
+    assert len(before) == 3
+    await network.close()
+
+
+@on_virtual_time
+async def test_unfinished_uploads_that_cannot_be_deleted_keep_no_server_from_starting() -> None:
+    host = await Host(upload_timeout=100).start()
+    await host.client.put(OWNER, DATA)
+    await (await host.gateway()).retain(OWNER, (KEY,))
+    complete = host.entries()
+    await (await host.gateway()).put(OWNER, MISSING, 0, b"never")
+    host.storage.broken = True
+    host.network.crash("blobs")
+    await asyncio.sleep(1)
+    assert await (await host.gateway()).retain(OWNER, (KEY,)) == ()
+    assert await host.client.get(OWNER, KEY) == DATA
+    host.storage.broken = False
+    await asyncio.sleep(250)
+    assert host.entries() == complete
+
+
+@on_virtual_time
+async def test_an_owner_is_deleted_while_one_of_its_uploads_is_completed() -> None:
+    """It was looked for where it was no longer, once another upload had been deleted."""
+    service, storage = LocalRpcService("blobs"), FaultyDirectory()
+
+    async def is_in_charge() -> bool:
+        await server.put(OWNER, KEY, 1000, DATA[1000:])
+        return True
+
+    server = await BlobServer.create(service, BlobStore(storage), 100.0, is_in_charge)
+    server.start()
+    await server.put(OWNER, MISSING, 0, b"never")
+    await server.put(OWNER, KEY, 0, DATA[:1000])
+    await server.delete(OWNER)
+    assert storage.names() == []
+    await service.close()
+
+
+@on_virtual_time
 async def test_markers_are_deleted_before_parts() -> None:
     """HA-21: what a crash in between leaves is no blob, and no blob lacks its parts."""
     host = await Host().start()

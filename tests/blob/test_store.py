@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from flinkray.blob import BlobStore, BlobStoreError
+from flinkray.blob.store import RecoveredBlobs
 from flinkray.core.blobs import BlobKey, BlobOwner
 from flinkray.ha import Directory, MemoryDirectory, open_directory
 from flinkray.ha.arrow_directory import ArrowDirectory
@@ -34,18 +35,21 @@ def store_whole(store: BlobStore, owner: BlobOwner) -> None:
 def test_a_complete_blob_is_found_again_with_its_parts(directory: Directory) -> None:
     store_whole(BlobStore(directory), OWNER)
     recovered = BlobStore(directory)
-    assert recovered.recover() == {OWNER: {KEY: (0, 6)}}
+    assert recovered.recover().complete == {OWNER: {KEY: (0, 6)}}
     parts = [recovered.read_part(OWNER, KEY, offset) for offset in (0, 6, 7)]
     assert parts == [b"hello ", b"world", None]
 
 
-def test_parts_without_a_marker_are_deleted_at_a_restart(directory: Directory) -> None:
+def test_parts_without_a_marker_are_no_blob(directory: Directory) -> None:
     store = BlobStore(directory)
     store_whole(store, OWNER)
     store.write_part(OTHER, KEY, 0, b"hello ")
     store.write_part(OWNER, SECOND, 0, b"sec")
-    assert BlobStore(directory).recover() == {OWNER: {KEY: (0, 6)}}
-    assert len(directory.names()) == 3
+    before = sorted(directory.names())
+    recovered = BlobStore(directory).recover()
+    assert recovered.complete == {OWNER: {KEY: (0, 6)}}
+    assert recovered.strays == {(OTHER, KEY): (0,), (OWNER, SECOND): (0,)}
+    assert sorted(directory.names()) == before
 
 
 def test_deleting_an_owner_leaves_the_others_alone(directory: Directory) -> None:
@@ -54,7 +58,7 @@ def test_deleting_an_owner_leaves_the_others_alone(directory: Directory) -> None
     store_whole(store, OTHER)
     store.delete(OWNER, {KEY: (0, 6)})
     store.delete(OWNER, {KEY: (0, 6)})
-    assert store.recover() == {OTHER: {KEY: (0, 6)}}
+    assert store.recover().complete == {OTHER: {KEY: (0, 6)}}
 
 
 def marker_of(directory: Directory) -> str:
@@ -84,14 +88,14 @@ def test_a_blob_whose_marker_cannot_be_read_is_kept_and_reported(
     directory.write(name, change(marker))
     before = sorted(directory.names())
 
-    assert store.recover() == {}
+    assert store.recover().complete == {}
     assert sorted(directory.names()) == before
     (record,) = caplog.records
     for part in (OWNER, str(KEY), directory.location(name), why):
         assert part in record.getMessage()
 
     directory.write(name, marker)
-    assert store.recover() == {OWNER: {KEY: (0, 6)}}
+    assert store.recover().complete == {OWNER: {KEY: (0, 6)}}
 
 
 def test_markers_of_the_first_format_stand_for_the_parts_that_are_there(
@@ -100,18 +104,15 @@ def test_markers_of_the_first_format_stand_for_the_parts_that_are_there(
     store = BlobStore(directory)
     store_whole(store, OWNER)
     directory.write(marker_of(directory), b"1")
-    assert store.recover() == {OWNER: {KEY: (0, 6)}}
+    assert store.recover().complete == {OWNER: {KEY: (0, 6)}}
 
 
-def test_parts_that_the_marker_does_not_name_are_deleted_at_a_restart(
-    directory: Directory,
-) -> None:
+def test_parts_that_the_marker_does_not_name_are_none_of_the_blob(directory: Directory) -> None:
     """An upload that was thrown away left them, and the storage failed."""
     store = BlobStore(directory)
     store_whole(store, OWNER)
     store.write_part(OWNER, KEY, 3, b"lo wor")
-    assert store.recover() == {OWNER: {KEY: (0, 6)}}
-    assert store.read_part(OWNER, KEY, 3) is None
+    assert store.recover() == RecoveredBlobs({OWNER: {KEY: (0, 6)}}, {(OWNER, KEY): (3,)})
 
 
 def test_a_blob_that_lacks_a_part_is_no_blob_and_is_reported(
@@ -120,7 +121,7 @@ def test_a_blob_that_lacks_a_part_is_no_blob_and_is_reported(
     store = BlobStore(directory)
     store_whole(store, OWNER)
     store.delete_parts(OWNER, KEY, (6,))
-    assert store.recover() == {}
+    assert store.recover().complete == {}
     assert f"{OWNER}: blob {KEY} lacks the parts at [6]" in caplog.text
 
 
@@ -128,7 +129,7 @@ def test_entries_of_others_are_left_alone(directory: Directory) -> None:
     names = ["README", "job-1.notakey.complete", f"job-1.{KEY}.part", f"_.{KEY}.complete"]
     for name in names:
         directory.write(name, b"mine")
-    assert BlobStore(directory).recover() == {}
+    assert BlobStore(directory).recover().complete == {}
     assert sorted(directory.names()) == sorted(names)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from flinkray.actors.dispatcher.job_history import JobHistory
@@ -9,6 +10,7 @@ from flinkray.actors.gateways.messages import ArchivedJob
 from flinkray.core.config import Configuration
 from flinkray.core.ids import JobID
 from flinkray.ha import EmbeddedHaServices, MemoryDirectory
+from flinkray.ha.directory import LocalDirectory
 from flinkray.rpc import LocalNetwork, LocalRpcService, RpcEndpoint
 from flinkray.scheduler.reports.job_info import JobDetails, JobResult
 from flinkray.scheduler.shared.states import JobStatus
@@ -56,5 +58,40 @@ async def test_what_expired_while_no_dispatcher_was_there_is_forgotten_at_once(
 
     await eventually(are_deleted, 1, "what is forgotten to be deleted")
     assert [job.job_id in history for job in jobs] == [False] * 3 + [True] * 2
+    history.stop()
+    await network.close()
+
+
+@on_virtual_time
+async def test_one_that_cannot_be_deleted_or_ended_in_the_future_keeps_no_other(
+    tmp_path: Path,
+) -> None:
+    """All that ended after it stayed for ever: after one whose data cannot be deleted, and after
+    one that ended while a clock was years ahead."""
+    network = LocalNetwork()
+    service = LocalRpcService("Dispatcher", network)
+    endpoint = RpcEndpoint(service, "dispatcher")
+    endpoint.start()
+    now = endpoint.clock.time()
+    undeletable, early, late = ended(now), ended(now + 1e8), ended(now)
+    stores = EmbeddedHaServices(MemoryDirectory(), service.executor)
+    store = stores.get_job_result_store(ArchivedJob)
+    somebody_s = LocalDirectory(tmp_path / "data")
+    somebody_s.write(str(undeletable.job_id), b"where a directory would have to be")
+    options = Configuration({"jobstore.expiration-time": "100 s"})
+    history = JobHistory(endpoint, store, options, str(tmp_path))
+    for job in (undeletable, early, late):
+        await store.create_dirty_result(job)
+        await store.mark_result_as_clean(job.job_id)
+        history.add(job)
+
+    history.start()
+    await asyncio.sleep(300)
+    assert list(history) == [early]
+    assert (await store.get_clean_results()).records == (undeletable, early)
+
+    somebody_s.delete(str(undeletable.job_id))
+    await asyncio.sleep(100)
+    assert (await store.get_clean_results()).records == (early,)
     history.stop()
     await network.close()

@@ -423,7 +423,7 @@ async def test_a_job_whose_stored_graph_or_result_cannot_be_read_is_kept_reporte
         assert not [name for name in cluster.processes() if graph.job_id.hex() in name]
     assert f"{entry} cannot be read: it has format version {VERSION + 1}" in caplog.text
     assert entry.read_bytes() == newer(written)
-    assert blobs.recover() == {BlobOwner.of_job(graph.job_id): {BlobKey.of(code): (0,)}}
+    assert blobs.recover().complete == {BlobOwner.of_job(graph.job_id): {BlobKey.of(code): (0,)}}
 
     entry.write_bytes(written)
     async with MiniCluster(str(tmp_path), configuration=QUICK) as cluster:
