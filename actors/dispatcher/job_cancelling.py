@@ -14,7 +14,7 @@ from flinkray.actors.gateways.messages import StoredJob
 from flinkray.core.client_options import CLIENT_HEARTBEAT_TIMEOUT
 from flinkray.core.config_option import format_duration
 from flinkray.core.ids import JobID
-from flinkray.ha import JobGraphStore
+from flinkray.ha import JobGraphStore, StoreError
 from flinkray.rpc import RpcEndpoint
 from flinkray.scheduler.graph.job_graph import AttachedClient
 from flinkray.scheduler.reports.job_info import ExceptionEntry
@@ -41,21 +41,40 @@ class JobCancelling:
         self._graphs = graphs
         self._job_masters = job_masters
         self._job = job
+        self._withdrawing: dict[JobID, asyncio.Task[None]] = {}
         self._clients = ClientLeases(dispatcher, self._client_is_lost)
 
     async def cancel(self, job: ManagedJob, cause: ExceptionEntry | None = None) -> None:
         """Returns when it is stored and will be done.  *cause*: if it is not what a client wants.
 
         Raises:
-            StoreError: it is not stored.
+            StoreError: it could not be stored, and will not be.
         """
         await asyncio.shield(job.accepted)
         async with job.storing:
             if not job.cancel_requested and job.outcome is None:
                 stored = job.stored(cancel_requested=True, cancel_cause=cause)
-                await self._graphs.put_job_graph(stored)
+                try:
+                    await self._graphs.put_job_graph(stored)
+                except StoreError:
+                    self._withdraw_later(job)
+                    raise
                 job.cancel_requested, job.cancel_cause = True, cause
         await self._job_masters.cancel(job)
+
+    def _withdraw_later(self, job: ManagedJob) -> None:
+        """What failed to be stored may be there all the same, and the next Dispatcher would cancel
+        a job of which people were told that it goes on."""
+        if job.job_id not in self._withdrawing:
+            name = f"job {job.job_id} is not cancelled"
+            work = retry_until_done(f"{name}: that is not stored yet", lambda: self._withdraw(job))
+            task = self._withdrawing[job.job_id] = self._dispatcher.create_task(work, name)
+            task.add_done_callback(lambda _: self._withdrawing.pop(job.job_id))
+
+    async def _withdraw(self, job: ManagedJob) -> None:
+        async with job.storing:
+            if not job.cancel_requested and job.outcome is None:
+                await self._graphs.put_job_graph(job.stored())
 
     def await_client(self, job: ManagedJob) -> None:
         """From now on, if the job ends with its client: a client that this Dispatcher has not heard

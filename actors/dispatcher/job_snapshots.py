@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Mapping
 
 from flinkray.actors.dispatcher.managed_job import ManagedJob
@@ -14,7 +15,12 @@ from flinkray.actors.shared.user_storage import UserStorage
 from flinkray.checkpoint.errors import CheckpointNotFoundError, CheckpointStorageError
 from flinkray.checkpoint.storage import dispose_savepoint, metadata_path, read_metadata
 from flinkray.core.config import Configuration
-from flinkray.core.errors import FencingTokenError, JobStateError, JobSubmissionError, RpcError
+from flinkray.core.errors import (
+    FencingTokenError,
+    JobStateError,
+    JobSubmissionError,
+    RpcError,
+)
 from flinkray.core.ids import DispatcherId, JobID
 from flinkray.core.job_options import STATE_RECOVERY_PATH
 from flinkray.rpc import FencedRpcEndpoint
@@ -40,6 +46,9 @@ class JobSnapshots:
         self._dispatcher = dispatcher
         self._storage = storage
         self._jobs = jobs
+        self._being_given: Counter[str] = Counter()
+        """Savepoints, by their metadata, that are looked for as jobs are to start from them."""
+        self._being_disposed: Counter[str] = Counter()
 
     async def take(self, job: ManagedJob, request: SnapshotRequest) -> SnapshotTaken:
         """See :meth:`DispatcherGateway.take_snapshot`.  One JobMaster after the other is asked,
@@ -58,8 +67,9 @@ class JobSnapshots:
         return taken_at_the_end(job.outcome.result, request)
 
     async def check_given(self, graph: JobGraph) -> None:
-        """Look for the savepoint that a job is to start from.  What storage may tell another time,
-        its JobMaster asks again; and whether all files are there.
+        """Look for the savepoint that a job is to start from, and that is not disposed of
+        meanwhile.  What storage may tell another time, its JobMaster asks again; and whether all
+        files are there.
 
         Raises:
             JobSubmissionError: there is none, or it is not whole, or its storage hangs.
@@ -68,11 +78,21 @@ class JobSnapshots:
         if given is None:
             return
         try:
+            location = metadata_path(given)
+        except ValueError as error:
+            text = f"{STATE_RECOVERY_PATH.key}: {given!r} is neither a path nor a URI: {error}"
+            raise JobSubmissionError(graph.job_id, text) from error
+        if self._being_disposed[location]:
+            raise JobSubmissionError(graph.job_id, f"{given} is being deleted")
+        self._being_given[location] += 1
+        try:
             await self._storage.run(read_metadata, given)
         except CheckpointStorageError as error:
             if not error.retryable:
                 reason = why_not_started_from(given, error)
                 raise JobSubmissionError(graph.job_id, reason) from error
+        finally:
+            _one_less(self._being_given, location)
 
     async def dispose(self, path: str) -> None:
         """See :meth:`DispatcherGateway.dispose_savepoint`."""
@@ -81,6 +101,17 @@ class JobSnapshots:
         except ValueError as error:
             raise CheckpointNotFoundError(path, f"it is no path of a savepoint: {error}") from error
         taken_of = (await self._storage.run(read_metadata, location)).job_id
+        self._being_disposed[location] += 1
+        try:
+            await self._dispose_unless_needed(path, location, taken_of)
+        finally:
+            _one_less(self._being_disposed, location)
+
+    async def _dispose_unless_needed(self, path: str, location: str, taken_of: JobID) -> None:
+        """No job is given it meanwhile."""
+        if self._being_given[location]:
+            text = f"its savepoint {path} is what a job is about to start from"
+            raise JobStateError(taken_of, text)
         for job in tuple(self._jobs.values()):
             if await self._may_need(job, location, taken_of):
                 raise JobStateError(
@@ -102,6 +133,12 @@ class JobSnapshots:
                 log.info("job %s: which savepoint it needs is not known: %s", job.job_id, error)
         given = Configuration(job.graph.configuration).get(STATE_RECOVERY_PATH)
         return job.job_id == taken_of or (given is not None and metadata_path(given) == location)
+
+
+def _one_less(counts: Counter[str], location: str) -> None:
+    counts[location] -= 1
+    if not counts[location]:
+        del counts[location]
 
 
 def taken_at_the_end(result: JobResult, request: SnapshotRequest) -> SnapshotTaken:

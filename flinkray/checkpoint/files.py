@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import unquote
 
 import pyarrow.fs
 
@@ -274,8 +275,13 @@ class ArrowStateFiles(StateFiles):
         return ArrowDirectory(self._file_system, self._of(location), location)
 
     def _of(self, location: str) -> str:
-        way = posixpath.relpath(locations.path_of(location), locations.path_of(self._location))
+        way = posixpath.relpath(*map(_path_in_storage, (location, self._location)))
         return posixpath.normpath(posixpath.join(self._path, way))
+
+
+def _path_in_storage(location: str) -> str:
+    """Of a URI, as pyarrow calls it."""
+    return unquote(locations.path_of(location))
 
 
 _LOCAL = LocalStateFiles()

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow.fs
 import pytest
@@ -23,7 +24,7 @@ from flinkray.checkpoint.errors import (
     IncompleteCheckpointError,
     UnknownCheckpointFormatError,
 )
-from flinkray.checkpoint.files import files_at
+from flinkray.checkpoint.files import ArrowStateFiles, files_at
 from flinkray.checkpoint.handles import (
     ChannelStateHandle,
     FileState,
@@ -449,6 +450,20 @@ def test_what_cannot_be_deleted_of_a_job_keeps_nothing_else(root: str, tmp_path:
     with pytest.raises(CheckpointStorageError, match="notes"):
         delete_checkpoints_of_job(storage.directory)
     assert [path.name for path in folder_of(tmp_path).iterdir()] == ["chk-1"]
+
+
+def test_percent_signs_of_uris_mean_the_same_whatever_was_opened_first(tmp_path: Path) -> None:
+    """A savepoint was written to another place by a process that had used another directory of that
+    bucket before, and was not found again."""
+    for first in ("a%20b", "c%20d", "plain"):
+        base = tmp_path / unquote(first)
+        base.mkdir(exist_ok=True)
+        files = ArrowStateFiles(pyarrow.fs.LocalFileSystem(), str(base), f"s3://bucket/{first}")
+        output = files.create("s3://bucket/c%20d/savepoint/file")
+        output.write(b"1")
+        output.close()
+        assert (tmp_path / "c d" / "savepoint" / "file").read_bytes() == b"1"
+        files.delete("s3://bucket/c%20d/savepoint/file")
 
 
 # --- storage that fails

@@ -38,6 +38,27 @@ async def test_cancel_that_could_not_be_stored_changes_nothing(cluster: ChaosClu
 
 
 @on_cluster(NODE)
+async def test_cancel_that_failed_and_is_stored_all_the_same_is_taken_back(
+    cluster: ChaosCluster,
+) -> None:
+    """DI-06: the next Dispatcher cancelled a job, perhaps days after its user was told that it was
+    not cancelled."""
+    job_id = await cluster.submit(scripted_job(RUNS))
+    await until_executing(cluster, job_id)
+    disk = cluster.simulation.disk()
+    disk.intercept = lambda what, path: what == "sync" and path.endswith("job-graphs")
+    with pytest.raises(FlinkRayError):
+        await (await cluster.dispatcher()).cancel_job(job_id)
+    disk.intercept = None
+    await asyncio.sleep(5)
+
+    cluster.crash("Dispatcher")
+    await dispatcher_is_back(cluster)
+    await asyncio.sleep(10)
+    assert await cluster.status(job_id) is JobStatus.RUNNING
+
+
+@on_cluster(NODE)
 async def test_second_cancel_is_stored_though_the_first_could_not_be(
     cluster: ChaosCluster,
 ) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -16,16 +18,18 @@ from flinkray.actors.gateways.messages import ArchivedJob
 from flinkray.actors.gateways.snapshots import SnapshotRequest, SnapshotTaken, SnapshotType
 from flinkray.actors.shared.user_storage import UserStorage
 from flinkray.checkpoint.metadata import CheckpointMetadata, SnapshotKind
-from flinkray.checkpoint.storage import write_metadata
+from flinkray.checkpoint.storage import dispose_savepoint, read_metadata, write_metadata
 from flinkray.core.config import Configuration
-from flinkray.core.errors import JobStateError, RpcTimeoutError
+from flinkray.core.errors import JobStateError, JobSubmissionError, RpcTimeoutError
 from flinkray.core.ids import DispatcherId, JobID, LeaderSessionID, TriggerID
 from flinkray.core.job_options import STATE_RECOVERY_PATH
-from flinkray.rpc import FencedRpcEndpoint, LocalNetwork, LocalRpcService
+from flinkray.rpc import FencedRpcEndpoint, LocalNetwork, LocalRpcService, RpcService
 from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.reports.job_info import JobResult
 from flinkray.scheduler.shared.states import JobStatus
 from flinkray.testing import TestingGateway
+
+T = TypeVar("T")
 
 STOP = SnapshotRequest(TriggerID(b"\1" * 16), SnapshotType.SUSPEND_WITH_SAVEPOINT)
 ENDED = JobResult(JobID(bytes(16)), "a job", JobStatus.FINISHED, 1.0)
@@ -141,6 +145,59 @@ async def test_a_savepoint_is_kept_that_a_job_needs_or_may_need(
     else:
         await dispose(savepoint, job)
     assert is_there(savepoint) is is_needed
+
+
+class PausedStorage(UserStorage):
+    """Waits at the first call of one function, with the answer in hand or before it is asked."""
+
+    def __init__(self, service: RpcService, function: object, *, after: bool) -> None:
+        super().__init__(service)
+        self._function = function
+        self._after = after
+        self.waits, self.may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def run(self, function: Callable[[str], T], location: str) -> T:
+        is_at_it = function is self._function and not self.waits.is_set()
+        if is_at_it and not self._after:
+            await self._pause()
+        answer = await super().run(function, location)
+        if is_at_it and self._after:
+            await self._pause()
+        return answer
+
+    async def _pause(self) -> None:
+        self.waits.set()
+        await self.may_go_on.wait()
+
+
+@pytest.mark.parametrize("is_given_first", [True, False])
+async def test_a_savepoint_is_not_disposed_of_while_a_job_is_given_it(
+    is_given_first: bool, savepoint: str
+) -> None:
+    """The job was accepted, and failed as its savepoint was gone."""
+    network = LocalNetwork()
+    service = LocalRpcService("dispatcher", network)
+    token = DispatcherId.of(LeaderSessionID.standalone())
+    dispatcher = FencedRpcEndpoint(service, "dispatcher", token)
+    dispatcher.start()
+    graph = JobGraph(OTHER, "a job", (), configuration={STATE_RECOVERY_PATH.key: savepoint})
+    function: object = read_metadata if is_given_first else dispose_savepoint
+    storage = PausedStorage(service, function, after=is_given_first)
+    snapshots = JobSnapshots(dispatcher, {}, storage)
+    if is_given_first:
+        first = asyncio.ensure_future(snapshots.check_given(graph))
+        await storage.waits.wait()
+        with pytest.raises(JobStateError, match="is what a job is about to start from"):
+            await snapshots.dispose(f"{savepoint}/_metadata")
+    else:
+        first = asyncio.ensure_future(snapshots.dispose(f"{savepoint}/_metadata"))
+        await storage.waits.wait()
+        with pytest.raises(JobSubmissionError, match="is being deleted"):
+            await snapshots.check_given(graph)
+    storage.may_go_on.set()
+    await first
+    assert is_there(savepoint) is is_given_first
+    await network.close()
 
 
 async def test_a_job_that_has_ended_needs_no_savepoint(savepoint: str) -> None:
