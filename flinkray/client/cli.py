@@ -186,6 +186,11 @@ def _execute(arguments: Sequence[str], settings: Settings) -> int:
                 note(error.remote_traceback)
         note(f"error: {_one_line(error)}")
         return _exit_code(error)
+    except OSError as error:
+        if settings.verbose or "run" in arguments[:1]:
+            raise  # a program's may be its own, and it wants to see where
+        note(f"error: {_one_line(error)}")  # as of a disk that has no room for the output
+        return FAILED
     return int(code or 0)
 
 
@@ -206,7 +211,7 @@ def _exit_code(error: FlinkRayError) -> int:
     return next((code for types, code in codes if isinstance(error, types)), FAILED)
 
 
-def _one_line(error: FlinkRayError) -> str:
+def _one_line(error: Exception) -> str:
     """Long ones (a Java stack in the message of a Spark error) are cut."""
     from flinkray.client.cli_output import printable
 

@@ -321,6 +321,21 @@ def test_names_that_the_encoding_of_the_output_lacks_are_escaped(tmp_path: Path)
     assert done.stdout == f"{tmp_path}/été \\u65e5\\u672c/chk-1\n"
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_output_that_has_no_room_is_an_error_of_one_line(tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "flinkray", "checkpoint", "list", str(tmp_path)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: [Errno 28] No space left on device\n")
+    assert "Traceback" not in done.stderr
+
+
 def test_output_that_was_closed_before_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """`flinkray … >&- 2>&-`: Python has no streams then."""
     monkeypatch.setattr(sys, "stdout", None)
