@@ -114,7 +114,12 @@ class SnapshotRequests:
         directory: str | None = None
         # Where a job takes none, nothing is recovered that would have to be waited for.
         if request.kind is not SnapshotType.CHECKPOINT and self._checkpoints.takes_any:
-            place = await self._checkpoints.place_of_savepoint(request)
+            try:
+                place = await self._checkpoints.place_of_savepoint(request)
+            except FlinkRayError:
+                # Nothing has begun: asked for again, it may be told another place.
+                self._working.pop(request.trigger_id, None)
+                raise
             if isinstance(place, SnapshotTaken):
                 return place
             directory = place

@@ -108,6 +108,16 @@ def test_what_is_refused_at_once_is_told_at_once(job: str, ask: Asker, folder: P
     assert missing.status == 404
 
 
+def test_what_was_refused_may_be_asked_for_again_under_its_id(
+    job: str, ask: Asker, folder: Path
+) -> None:
+    path, trigger = f"/jobs/{job}/savepoints", TriggerID.generate().hex()
+    assert ask("POST", path, {"triggerId": trigger}).status == 400
+    again = ask("POST", path, {"triggerId": trigger, "target-directory": str(folder)})
+    assert (again.status, again.body) == (202, {"request-id": trigger})
+    assert Path(outcome(ask, f"{path}/{trigger}")["location"]).parent == folder
+
+
 @pytest.mark.parametrize(
     "location",
     [
