@@ -148,3 +148,9 @@ def test_only_aggregates_of_columns_know_windows_that_overlap() -> None:
 def test_aggregates_of_columns_are_at_least_one() -> None:
     with pytest.raises(StreamError, match="give at least one aggregate"):
         WindowOperatorBuilder(TEN).build_aggregates({}, KEYS)
+
+
+@pytest.mark.parametrize("name", ["k", "window_start", "window_end"])
+def test_no_aggregate_has_the_name_of_another_column_of_the_results(name: str) -> None:
+    with pytest.raises(StreamError, match=f"a column {name!r} already"):
+        WindowOperatorBuilder(TEN).build_aggregates({name: ("v", "sum")}, Keys("k"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -102,4 +103,6 @@ class DeltaEvictor(_OnOneSide):
         if not elements:
             return elements
         last = elements[-1].value
-        return [e for e in elements if self._delta(e.value, last) < self._threshold]
+        differences = [self._delta(element.value, last) for element in elements]
+        pairs = zip(elements, differences, strict=True)
+        return [e for e, by in pairs if by < self._threshold or math.isnan(by)]
