@@ -11,8 +11,8 @@ from flinkray.streaming.windowing.evictors import (
     CountEvictor,
     DeltaEvictor,
     Evictor,
-    TimestampedValue,
     TimeEvictor,
+    TimestampedValue,
 )
 
 WINDOW: Any = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -105,4 +104,4 @@ class DeltaEvictor(_OnOneSide):
         last = elements[-1].value
         differences = [self._delta(element.value, last) for element in elements]
         pairs = zip(elements, differences, strict=True)
-        return [e for e, by in pairs if by < self._threshold or math.isnan(by)]
+        return [e for e, by in pairs if by < self._threshold or by != by]
