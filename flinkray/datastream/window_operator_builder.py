@@ -9,7 +9,6 @@ from flinkray.core.durations import Duration, Time, milliseconds
 from flinkray.streaming.columnar.local_window_aggregate import LocalWindowAggregateOperator
 from flinkray.streaming.columnar.panes import ColumnAggregate, PaneTimes
 from flinkray.streaming.columnar.window_aggregate import WindowAggregateOperator
-from flinkray.streaming.columnar.window_buffer import WINDOW_END, WINDOW_START
 from flinkray.streaming.columnar.window_operators import WindowBatchesOperator, WindowJoinOperator
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.functions.coroutines import refuse_coroutines
@@ -152,12 +151,6 @@ class WindowOperatorBuilder:
         ]
         if not columns:
             raise StreamError("give at least one aggregate, such as n='count'")
-        taken = {keys.field, WINDOW_START, WINDOW_END}
-        if twice := [column.name for column in columns if column.name in taken]:
-            raise StreamError(
-                f"results have a column {twice[0]!r} already, as they have the key, "
-                f"{WINDOW_START!r} and {WINDOW_END!r}: give the aggregate another name"
-            )
         times = PaneTimes(assigner.size, assigner.slide, assigner.offset)
         return (
             WindowAggregateOperator(times, columns, keys),

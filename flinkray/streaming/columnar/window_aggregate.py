@@ -24,6 +24,7 @@ from flinkray.streaming.columnar.panes import (
     records_in,
     unwrapped,
 )
+from flinkray.streaming.columnar.window_buffer import WINDOW_END, WINDOW_START
 from flinkray.streaming.errors import StreamError, no_timestamps
 from flinkray.streaming.operators.operator import (
     OperatorStateCapture,
@@ -44,6 +45,12 @@ class WindowAggregateOperator(StreamOperator):
     def __init__(self, times: PaneTimes, aggregates: Sequence[ColumnAggregate], keys: Keys) -> None:
         if keys.field is None:
             raise StreamError("aggregates of columns need key_by with the name of a column")
+        taken = (keys.field, WINDOW_START, WINDOW_END)
+        if twice := [aggregate.name for aggregate in aggregates if aggregate.name in taken]:
+            raise StreamError(
+                f"results have a column {twice[0]!r} already, as they have the key, "
+                f"{WINDOW_START!r} and {WINDOW_END!r}: give the aggregate another name"
+            )
         self._times = times
         self._aggregates = tuple(aggregates)
         self.keys = keys
@@ -137,7 +144,7 @@ class WindowAggregateOperator(StreamOperator):
             pa.array(np.full(len(present), start, np.int64)),
             pa.array(np.full(len(present), start + size, np.int64)),
         ]
-        names = [self._key, "window_start", "window_end"]
+        names = [self._key, WINDOW_START, WINDOW_END]
         for aggregate in self._aggregates:
             columns.append(pa.array(self._result(aggregate, panes, counts, present)))
             names.append(aggregate.name)
