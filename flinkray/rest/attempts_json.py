@@ -13,14 +13,15 @@ from flinkray.scheduler.reports.job_info import JobDetails, StageProgressInfo, V
 from flinkray.scheduler.reports.job_settings import JobSettings
 
 
-def progress(job: JobDetails, settings: JobSettings) -> dict[str, Any]:
+def progress(job: JobDetails, settings: JobSettings | None) -> dict[str, Any]:
+    """*settings*: None if they are not known."""
     return {
         "jid": job.job_id.hex(),
         "restarts": job.restarts,
         "failovers": job.failovers,
         "pending-reason": job.pending_reason,
         "warnings": list(job.warnings),
-        "is-elastic": settings.is_elastic,
+        "is-elastic": settings is not None and settings.is_elastic,
         "vertices": [_spark(vertex) for vertex in job.vertices],
     }
 

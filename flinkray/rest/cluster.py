@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from flinkray.actors.gateways import DispatcherGateway
-from flinkray.core.errors import JobNotFoundError
+from flinkray.core.errors import ConfigurationError, JobNotFoundError
 from flinkray.core.ids import JobID
 from flinkray.scheduler.reports.job_info import (
     ClusterNumbers,
@@ -172,6 +172,14 @@ class ClusterView:
             )
 
         return await self._looks.look(("settings", job_id), fetch)
+
+    async def settings_if_known(self, job_id: JobID) -> JobSettings | None:
+        """None: they were not kept, or do not go with the cluster's any more.  The job may run all
+        the same."""
+        try:
+            return await self.settings(job_id)
+        except (JobNotFoundError, ConfigurationError):
+            return None
 
     def close(self) -> None:
         self._looks.close()

@@ -197,7 +197,7 @@ class Handlers:
 
     async def progress(self, request: web.Request) -> Answer:
         details = await self._details(request)
-        settings = await self._cluster.settings(details.job_id)
+        settings = await self._cluster.settings_if_known(details.job_id)
         return Answer(attempts_json.progress(details, settings))
 
     async def status(self, request: web.Request) -> Answer:
@@ -283,8 +283,8 @@ class Handlers:
     async def checkpoints(self, request: web.Request) -> Answer:
         details = await self._details(request)
         if details.checkpoints is None:
-            settings = await self._cluster.settings(details.job_id)
-            if settings.checkpoints is None:
+            settings = await self._cluster.settings_if_known(details.job_id)
+            if settings is None or settings.checkpoints is None:
                 raise not_found("Checkpointing has not been enabled.")
         return Answer(checkpoint_json.statistics(details.checkpoints))
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from flinkray.core.errors import ConfigurationError, FlinkRayError, JobNotFoundError
 from flinkray.core.ids import JobID, JobVertexID
 from flinkray.rest import attempts_json
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart, NoRestart
@@ -15,6 +18,7 @@ from flinkray.testing.cluster_under_test import scripted_job
 from flinkray.testing.threaded_cluster import ThreadedCluster
 from flinkray.testing.waiting import wait_until
 from tests.rest.http import Asker
+from tests.rest.test_server import served
 
 UNKNOWN = JobID(bytes(16)).hex()
 VERTEX = JobVertexID(b"v" * 16)
@@ -138,6 +142,27 @@ def test_of_a_job_that_has_failed_once_and_runs(cluster: ThreadedCluster, ask: A
     assert (none.status, none.error) == (404, "Checkpointing has not been enabled.")
     handle.cancel()
     handle.wait(30)
+
+
+@pytest.mark.parametrize(
+    "error", [JobNotFoundError(STAGE.job_id), ConfigurationError("10 s is shorter than 20 s")]
+)
+def test_of_a_job_of_which_it_is_not_known_how_it_is_run(
+    error: FlinkRayError, cluster: ThreadedCluster
+) -> None:
+    """It may have been submitted to a cluster that was configured otherwise."""
+
+    class Forgetful:
+        async def ask(self, question: str, call: object, timeout: float | None) -> Any:
+            if question.startswith("get the settings"):
+                raise error
+            return STAGE
+
+    with served(cluster, Forgetful()) as ask:
+        progress = ask.get(f"/jobs/{STAGE.job_id}/progress")
+        none = ask("GET", f"/jobs/{STAGE.job_id}/checkpoints")
+    assert (progress["restarts"], progress["is-elastic"]) == (2, False)
+    assert (none.status, none.error) == (404, "Checkpointing has not been enabled.")
 
 
 @pytest.mark.parametrize(
