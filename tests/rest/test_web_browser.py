@@ -220,6 +220,15 @@ def test_bounds_that_are_not_known_cannot_be_changed(
     expect(dialog.get_by_role("button")).to_have_text(["Do nothing"])
 
 
+def test_a_job_is_shown_though_it_was_not_kept_how_it_was_run(
+    page: Page, endpoint: Served, job: str
+) -> None:
+    unknown = json.dumps({"errors": ["not known"]})
+    page.route("**/jobs/*/config", lambda it: it.fulfill(status=404, body=unknown))
+    open_job(page, endpoint, job, "/configuration")
+    expect(page.get_by_text("How this job was run was not kept.")).to_be_visible()
+
+
 def test_the_jobs_that_are_shown_are_those_that_the_filter_names(
     page: Page, endpoint: Served, job: str
 ) -> None:

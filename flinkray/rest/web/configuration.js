@@ -9,13 +9,14 @@ export function configurationPart(base) {
   return {
     async load(ask) {
       const [config, checkpoints, bounds] = await Promise.all([
-        ask(`${base}/config`),
+        optional(ask(`${base}/config`)),
         optional(ask(`${base}/checkpoints/config`)),
-        ask(`${base}/resource-requirements`),
+        optional(ask(`${base}/resource-requirements`)),
       ]);
-      return { config: config["execution-config"], checkpoints, bounds };
+      return { config: config?.["execution-config"], checkpoints, bounds };
     },
     render({ config, checkpoints, bounds }, { job, progress }) {
+      if (!config || !bounds) return h("p", { class: "empty" }, "How this job was run was not kept.");
       const names = new Map(job.vertices.map((it) => [it.id, it.name]));
       return [
         h("section", { "aria-labelledby": "run" },
