@@ -12,11 +12,18 @@ from flinkray.actors.shared.user_storage import UserStorage
 from flinkray.checkpoint.errors import CheckpointStorageError
 from flinkray.checkpoint.storage import delete_checkpoints_of_job
 from flinkray.core.errors import ConfigurationError
+from flinkray.core.locations import without_secrets
+from flinkray.rpc import RpcService
 from flinkray.scheduler.checkpoints.properties import checkpoint_of
 from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.reports.job_info import JobResult
 
 log = logging.getLogger(__name__)
+
+PATIENCE = 30.0
+"""Seconds for which it is tried again."""
+_RETRY_DELAY = 0.5
+"""Seconds between two attempts."""
 
 
 async def forget_checkpoints(
@@ -24,7 +31,8 @@ async def forget_checkpoints(
 ) -> None:
     """All checkpoints of a job that retains none at this end, then pointers and their count.
 
-    What storage does not delete stays.  The job's end is stored, so nobody recovers anything.
+    What storage does not delete for :data:`PATIENCE` seconds stays.  The job's end is stored, so
+    nobody recovers anything.
 
     Raises:
         StoreError: the stores fail.
@@ -32,10 +40,25 @@ async def forget_checkpoints(
     try:
         directory = _directory_to_clear(services, graph, result)
         if directory is not None:
-            await storage.run(delete_checkpoints_of_job, directory)
+            await _delete(services.rpc_service, storage, directory)
     except (CheckpointStorageError, ConfigurationError) as error:
         log.warning("job %s: something of its checkpoints stays: %s", graph.job_id, error)
     await services.high_availability.forget_checkpoints(graph.job_id)
+
+
+async def _delete(service: RpcService, storage: UserStorage, directory: str) -> None:
+    """Raises CheckpointStorageError."""
+    now = service.deadlines.time
+    deadline = now() + PATIENCE
+    while True:
+        try:
+            await storage.run(delete_checkpoints_of_job, directory)
+            return
+        except CheckpointStorageError as error:
+            if not error.retryable or now() >= deadline:
+                raise
+            log.warning("%s is not deleted yet: %s", without_secrets(directory), error)
+        await service.pause(_RETRY_DELAY)
 
 
 def _directory_to_clear(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from flinkray.client.python_job import python_job
 from flinkray.core.errors import JobSubmissionError
 from flinkray.core.ids import JobID
 from flinkray.core.job_options import CHECKPOINTING_DIR
+from flinkray.ha.directory import LocalDirectory
 from flinkray.rpc import LocalNetwork, LocalRpcService
 from flinkray.scheduler.graph.checkpoint_configuration import CheckpointConfiguration
 from flinkray.scheduler.graph.job_graph import JobGraph
@@ -64,6 +66,20 @@ async def test_they_go_unless_it_has_failed_as_they_cannot_be_read(
     graph = checkpointed(str(tmp_path / "checkpoints"))
     await forget_checkpoints(services, UserStorage(services.rpc_service), graph, result)
     assert checkpoint.exists() is is_unreadable
+    await services.rpc_service.network.close()
+
+
+@on_virtual_time
+async def test_storage_that_fails_for_a_while_keeps_none_of_them(tmp_path: Path) -> None:
+    """One error of it, and they stayed for ever."""
+    services = cluster_in(tmp_path / "cluster")
+    checkpoint = with_checkpoint(tmp_path / "checkpoints")
+    in_the_way = LocalDirectory(checkpoint / "a file, once that is no directory")
+    in_the_way.write("entry", b"")
+    asyncio.get_running_loop().call_later(10, in_the_way.delete_all)
+    graph = checkpointed(str(tmp_path / "checkpoints"))
+    await forget_checkpoints(services, UserStorage(services.rpc_service), graph, FAILED)
+    assert not checkpoint.exists()
     await services.rpc_service.network.close()
 
 
