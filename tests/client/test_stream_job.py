@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from flinkray.scheduler.job.checkpointed_graph import CheckpointedGraph
 def program(
     mode: RuntimeExecutionMode = RuntimeExecutionMode.STREAMING,
     scheduler: str = "default",
-    **others: str,
+    others: Mapping[str, str] | None = None,
 ) -> JobGraph:
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_runtime_mode(mode).set_parallelism(2)
@@ -40,7 +41,7 @@ def program(
     summed = numbers.key_by(lambda x: x).reduce(lambda x, y: x + y).name("sum").uid("s")
     summed.set_max_parallelism(16).set_uid_hash("ab" * 16).print().name("shown")
     settings = {"execution.checkpointing.interval": "2 s", "jobmanager.scheduler": scheduler}
-    settings |= others
+    settings |= others or {}
     return stream_job(env.get_stream_graph(), configuration=settings)
 
 
@@ -71,12 +72,12 @@ def test_locations_mean_the_same_to_every_process_of_the_cluster(
     """Each had its own directory that relative paths are relative to, and another one when it was
     started on another node."""
     monkeypatch.chdir(tmp_path)
-    job = program(**{CHECKPOINTING_DIR.key: "kept", SAVEPOINT_DIR.key: "file:///savepoints"})
+    job = program(others={CHECKPOINTING_DIR.key: "kept", SAVEPOINT_DIR.key: "file:///savepoints"})
     read = Configuration(job.configuration)
     assert read.get(CHECKPOINTING_DIR) == str(tmp_path / "kept")
     assert read.get(SAVEPOINT_DIR) == "/savepoints"
     with pytest.raises(ConfigurationError, match="neither a path nor a URI"):
-        program(**{CHECKPOINTING_DIR.key: "s3://[bucket"})
+        program(others={CHECKPOINTING_DIR.key: "s3://[bucket"})
 
 
 def test_a_job_is_elastic_that_says_so() -> None:

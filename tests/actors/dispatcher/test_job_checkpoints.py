@@ -33,8 +33,8 @@ FAILED = JobResult(JOB, "a job", JobStatus.FAILED, 1.0, "it has failed")
 DETAILS = JobDetails(JOB, "a job", JobStatus.FAILED, 0.0, 1.0, {}, 0)
 
 
-def cluster_in(directory: Path) -> ClusterServices:
-    service = LocalRpcService("Dispatcher", LocalNetwork())
+def cluster_in(directory: Path, network: LocalNetwork) -> ClusterServices:
+    service = LocalRpcService("Dispatcher", network)
     return ClusterServices.create(service, ClusterArguments("test", {}, str(directory)))
 
 
@@ -60,19 +60,21 @@ async def test_they_go_unless_it_has_failed_as_they_cannot_be_read(
 ) -> None:
     """Its user was told to start it anew from one of them, and they were deleted: so were those of
     a later flinkray, that an earlier one could not read."""
-    services = cluster_in(tmp_path / "cluster")
+    network = LocalNetwork()
+    services = cluster_in(tmp_path / "cluster", network)
     checkpoint = with_checkpoint(tmp_path / "checkpoints")
     result = replace(FAILED, keeps_checkpoints=is_unreadable)
     graph = checkpointed(str(tmp_path / "checkpoints"))
     await forget_checkpoints(services, UserStorage(services.rpc_service), graph, result)
     assert checkpoint.exists() is is_unreadable
-    await services.rpc_service.network.close()
+    await network.close()
 
 
 @on_virtual_time
 async def test_storage_that_fails_for_a_while_keeps_none_of_them(tmp_path: Path) -> None:
     """One error of it, and they stayed for ever."""
-    services = cluster_in(tmp_path / "cluster")
+    network = LocalNetwork()
+    services = cluster_in(tmp_path / "cluster", network)
     checkpoint = with_checkpoint(tmp_path / "checkpoints")
     in_the_way = LocalDirectory(checkpoint / "a file, once that is no directory")
     in_the_way.write("entry", b"")
@@ -80,7 +82,7 @@ async def test_storage_that_fails_for_a_while_keeps_none_of_them(tmp_path: Path)
     graph = checkpointed(str(tmp_path / "checkpoints"))
     await forget_checkpoints(services, UserStorage(services.rpc_service), graph, FAILED)
     assert not checkpoint.exists()
-    await services.rpc_service.network.close()
+    await network.close()
 
 
 @pytest.mark.parametrize(
@@ -92,23 +94,25 @@ async def test_a_job_that_does_not_say_where_they_are_is_cleaned_up_all_the_same
     configuration: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It ended the Dispatcher, each time that this was started again."""
-    services = cluster_in(tmp_path)
+    network = LocalNetwork()
+    services = cluster_in(tmp_path, network)
     graph = replace(checkpointed("unused"), configuration=configuration)
     await forget_checkpoints(services, UserStorage(services.rpc_service), graph, FAILED)
     assert "something of its checkpoints stays" in caplog.text
-    await services.rpc_service.network.close()
+    await network.close()
 
 
 @on_virtual_time
 async def test_a_job_whose_checkpoints_would_be_nowhere_is_refused(tmp_path: Path) -> None:
-    services = cluster_in(tmp_path)
+    network = LocalNetwork()
+    services = cluster_in(tmp_path, network)
     election = services.high_availability.get_dispatcher_leader_election()
     dispatcher = Dispatcher(services.rpc_service, services, await Leadership.win(election))
     configuration = {CHECKPOINTING_DIR.key: "s3://[bucket/checkpoints"}
     job = python_job(lambda context: None, configuration=configuration)
     with pytest.raises(JobSubmissionError, match="is neither a path nor a URI"):
         await dispatcher.submit_job(job)
-    await services.rpc_service.network.close()
+    await network.close()
 
 
 @on_virtual_time
@@ -117,7 +121,8 @@ async def test_a_dispatcher_that_goes_on_with_a_clean_up_knows_where_they_are(
 ) -> None:
     """The one before has stored how the job ended, and died; so have its JobMasters.  Its
     checkpoints stayed for ever."""
-    services = cluster_in(tmp_path)
+    network = LocalNetwork()
+    services = cluster_in(tmp_path, network)
     stores = services.high_availability
     graph = checkpointed(str(tmp_path / "checkpoints"))
     await stores.get_job_graph_store(StoredJob).put_job_graph(StoredJob(graph, 0.0))
@@ -128,4 +133,4 @@ async def test_a_dispatcher_that_goes_on_with_a_clean_up_knows_where_they_are(
     job = dispatcher._jobs[JOB]
     assert job.outcome is not None
     assert job.graph == graph
-    await services.rpc_service.network.close()
+    await network.close()
