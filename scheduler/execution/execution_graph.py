@@ -173,14 +173,16 @@ class Execution:
         self._enter(ExecutionState.DEPLOYING, now, f"in {location_text(slot)}")
         self.slot = slot
 
-    def adopt(self, slot: AllocatedSlot, state: ExecutionState, now: float) -> None:
-        """An earlier JobMaster has deployed it there, and it is in that state by now."""
-        self.schedule(now)
-        self.deploy(slot, now)
+    def adopt(self, slot: AllocatedSlot, state: ExecutionState, since: float) -> None:
+        """An earlier JobMaster has deployed it there *since* then, and it is in that state by
+        now."""
+        self._created_at = since
+        self.schedule(since)
+        self.deploy(slot, since)
         if state is ExecutionState.INITIALIZING:
-            self.initialize(now)
+            self.initialize(since)
         elif state is ExecutionState.RUNNING:
-            self.run(now)
+            self.run(since)
 
     def initialize(self, now: float) -> None:
         """Its TaskExecutor restores its state."""

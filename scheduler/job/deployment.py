@@ -38,6 +38,7 @@ from flinkray.scheduler.job.transitions import (
     TaskExecutorLost,
 )
 from flinkray.scheduler.shared.slots import AllocatedSlot, WorkerLocation
+from flinkray.scheduler.shared.states import ExecutionState
 from flinkray.scheduler.shared.tasks import (
     ConsumerInformation,
     InputInformation,
@@ -64,9 +65,13 @@ class Deployments:
     Keys of shared parts: 0 is the job's, then one per vertex, then one per group of partitions.
     """
 
-    def __init__(self, graph: ExecutionGraph, *, first_version: int = 0) -> None:
-        """*first_version*: of all parts; no earlier JobMaster has given such a high one."""
+    def __init__(
+        self, graph: ExecutionGraph, *, epoch_offset: float, first_version: int = 0
+    ) -> None:
+        """*epoch_offset*: as of the JobScheduler.  *first_version*: of all parts; no earlier
+        JobMaster has given such a high one."""
         self._graph = graph
+        self._epoch_offset = epoch_offset
         self._first_version = first_version
         job = graph.job_graph
         self._job = SharedPart(_JOB_KEY, first_version, _job_information(job))
@@ -192,6 +197,7 @@ class Deployments:
                     execution.restored,
                     vertex.coordinator_attempt,
                     self._graph.restores,
+                    execution.entered[ExecutionState.DEPLOYING] + self._epoch_offset,
                 )
             )
             execution.restored = None

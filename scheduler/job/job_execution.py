@@ -125,8 +125,8 @@ class JobExecution:
 
     def attempts_adopted(self, transition: AttemptsAdopted, now: float) -> Steps:
         """Their regions have begun."""
-        for execution, slot, state in transition.running:
-            self._adopt(execution, slot, state, now)
+        for execution, slot, state, since in transition.running:
+            self._adopt(execution, slot, state, since)
         for execution, slot in transition.ended:
             self._adopt(execution, slot, ExecutionState.RUNNING, now)
         for execution in transition.missing:
@@ -135,9 +135,9 @@ class JobExecution:
         return ()
 
     def _adopt(
-        self, execution: Execution, slot: AllocatedSlot, state: ExecutionState, now: float
+        self, execution: Execution, slot: AllocatedSlot, state: ExecutionState, since: float
     ) -> None:
-        execution.adopt(slot, state, now)
+        execution.adopt(slot, state, since)
         self._adopted(execution)
 
     def _adopted(self, execution: Execution) -> None:

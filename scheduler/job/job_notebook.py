@@ -115,6 +115,7 @@ class JobNotebook:
                 if vertex.is_coordinated and self._attempts[vertex.first]
             ),
             self._record.result,
+            self._record.running_since,
         )
 
     def _task_executors(self) -> Iterable[WorkerLocation]:

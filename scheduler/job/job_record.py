@@ -84,6 +84,18 @@ class JobRecord:
         self.enter(status, now, cause)
         return [JobStatusChanged(status), StatusEntered(status)]
 
+    def since(self, time: float, now: float) -> float:
+        """What another JobMaster calls *time*, in seconds since the epoch (0: it is not known), and
+        is not to come here."""
+        return min(time - self.epoch_offset, now) if time else now
+
+    @property
+    def running_since(self) -> float:
+        """In seconds since the epoch; 0: it is not running."""
+        if self.status is not JobStatus.RUNNING:
+            return 0.0
+        return self._machine.entered[JobStatus.RUNNING] + self.epoch_offset
+
     def fail(self, failure: Failure, now: float) -> list[Step]:
         """Enter FAILING."""
         self.add_failure(failure, now)

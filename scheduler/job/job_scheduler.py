@@ -793,11 +793,14 @@ class JobScheduler:
         return self._job.change(JobStatus.RECONCILING, now, "TaskExecutors are to report")
 
     def _adopt(self, transition: t.TakeOverJob, now: float) -> Steps:
-        """As if all that was deployed had been deployed just now, and all that happened since then
-        happened next."""
+        """As if all that was deployed had been deployed by this JobMaster, and all that happened
+        since then happened next."""
         plan, notes, subtasks = transition.plan, transition.notes, self._graph.subtasks
         adopted = t.AttemptsAdopted(
-            tuple((subtasks[a.ordinal].current, a.slot, a.state) for a in plan.running),
+            tuple(
+                (subtasks[a.ordinal].current, a.slot, a.state, self._job.since(a.deployed_at, now))
+                for a in plan.running
+            ),
             tuple((subtasks[a.ordinal].current, a.slot) for a in plan.ended),
             tuple(subtasks[ordinal].current for ordinal, _ in plan.missing),
             tuple(plan.free),
@@ -811,7 +814,9 @@ class JobScheduler:
         restores = max(notes.restores, of_sources or 0)
         steps: list[Step] = [
             adopted,
-            *self._job.change(JobStatus.RUNNING, now, plan.summary),
+            *self._job.change(
+                JobStatus.RUNNING, self._job.since(notes.running_since, now), plan.summary
+            ),
         ]
         if notes.coordinators:
             self._job.result = notes.result

@@ -36,7 +36,9 @@ class Outbox:
         was collected of the one before goes first."""
         if self._bulk is not None:
             self._actions += self._take_bulk()
-        self._bulk = Deployments(graph, first_version=takeovers * _VERSIONS)
+        self._bulk = Deployments(
+            graph, epoch_offset=record.epoch_offset, first_version=takeovers * _VERSIONS
+        )
         notebook = JobNotebook(graph, record, takeovers=takeovers)
         if self._notebook is not None:
             notebook.source_coordinator = self._notebook.source_coordinator

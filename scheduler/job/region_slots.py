@@ -96,7 +96,7 @@ class RegionSlots:
     def attempts_adopted(self, transition: AttemptsAdopted, now: float) -> Steps:
         """Those that run have the slots in which they do."""
         adopted: dict[AllocationID, RestoredSlot] = {}
-        for execution, slot, _ in transition.running:
+        for execution, slot, *_ in transition.running:
             restored = self._allocator.adopt(execution.attempt_id, slot)
             if restored is not None:
                 adopted[slot.allocation_id] = restored

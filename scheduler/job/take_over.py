@@ -68,6 +68,8 @@ class RunningAttempt:
     ordinal: int
     slot: AllocatedSlot
     state: ExecutionState
+    deployed_at: float = 0.0
+    """As in the TaskDeployment."""
     awaits_checkpoint: int | None = None
 
 
@@ -356,7 +358,8 @@ class TakeOver:
         state = task.state if task.state in _RUNS else ExecutionState.RUNNING
         if vertex.job_vertex.is_coordinated:  # the coordinator says whether it runs
             state = ExecutionState.DEPLOYING
-        plan.running.append(RunningAttempt(ordinal, slot, state, task.awaits_checkpoint))
+        since = task.deployment.deployed_at
+        plan.running.append(RunningAttempt(ordinal, slot, state, since, task.awaits_checkpoint))
         contradiction = self._contradiction(vertex, found, agreed)
         if contradiction is not None:
             plan.contradicting.append((ordinal, contradiction))

@@ -311,11 +311,12 @@ class TakeOverJob(Transition):
 
 @dataclass(frozen=True, slots=True)
 class AttemptsAdopted(Transition):
-    """An earlier JobMaster has deployed these: they are as if they had been deployed now."""
+    """An earlier JobMaster has deployed these."""
 
-    running: tuple[tuple[Execution, AllocatedSlot, ExecutionState], ...]
+    running: tuple[tuple[Execution, AllocatedSlot, ExecutionState, float], ...]
+    """With the time when each was deployed."""
     ended: tuple[tuple[Execution, AllocatedSlot], ...]
-    """How they ended is told next."""
+    """They are as if they had been deployed now.  How they ended is told next."""
     missing: tuple[Execution, ...]
     """They fail next."""
     free: tuple[AllocatedSlot, ...]

@@ -75,6 +75,8 @@ class JobNotes:
     """Of the coordinated vertices that were ever deployed in this execution graph."""
     result: SparkResult | None = None
     """What a Spark stage has told that nothing of the job reads."""
+    running_since: float = 0.0
+    """Seconds since the epoch: since when the job is RUNNING; 0: it is not."""
 
 
 @message

@@ -214,6 +214,8 @@ class TaskDeployment:
     restores: int = 0
     """How often the coordinators of the job had been restored when it was deployed: it belongs to
     what they were restored to last."""
+    deployed_at: float = 0.0
+    """Seconds since the epoch, by the clock of the JobMaster that has deployed it; 0: not known."""
 
 
 @message

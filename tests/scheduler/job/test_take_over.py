@@ -34,7 +34,7 @@ from flinkray.scheduler.shared.taking_over import (
 )
 from flinkray.scheduler.shared.tasks import PartitionLocations, pack_numbers
 from flinkray.scheduler.slots.slot_requests import ReturnSlots, SlotRequests
-from tests.scheduler.builders import GRAPH, only
+from tests.scheduler.builders import GRAPH, one, only
 from tests.scheduler.graphs import job, python_vertex, stream_vertex
 from tests.scheduler.job.checkpointed_job import checkpointed_graph
 from tests.scheduler.job.taken_over_job import TakenOverJob
@@ -43,6 +43,7 @@ from tests.scheduler.job.test_take_over_checkpoints_stateful import TakenOverChe
 TRIGGER, FINAL = CheckpointTimerPurpose.TRIGGER, CheckpointTimerPurpose.FINAL
 RUNNING = ExecutionState.RUNNING
 RESTARTS = FixedDelayRestart(5, 1.0)
+EPOCH_OFFSET = 1_000_000.0
 
 
 def taken_over(*, slots_each: int = 1, restarts: int = 5, **arguments: object) -> TakenOverJob:
@@ -60,6 +61,11 @@ def work(actions: list[JobSchedulerAction]) -> list[JobSchedulerAction]:
     """What changes anything for tasks or slots."""
     kinds = (DeployTasks, CancelTasks, SlotRequests, ReturnSlots, ReleasePartitions)
     return [action for action in actions if isinstance(action, kinds)]
+
+
+def starts_of(tasks: TakenOverJob) -> list[float | None]:
+    vertices = tasks.scheduler.details().vertices
+    return [execution.start_time for vertex in vertices for execution in vertex.executions]
 
 
 # --- what goes on
@@ -122,6 +128,54 @@ def test_restarts_and_lost_job_masters_are_counted_for_the_jobs_whole_life() -> 
         tasks.replace_job_master()
         progress = tasks.scheduler.progress()
         assert (progress.restarts, progress.failovers) == (n + 1, n + 1)
+
+
+def test_jobs_and_tasks_run_since_they_began_and_not_since_the_take_over() -> None:
+    tasks = taken_over(a=1, b=2, edges=["a -> b"])
+    tasks.run()
+    tasks.fail("a1")
+    tasks.restart()
+    tasks.report("a1 b1 b2", RUNNING)
+    job_runs = tasks.scheduler.details().status_timestamps["RUNNING"]
+    began = starts_of(tasks)
+    for _ in range(2):
+        tasks.replace_job_master()
+        assert tasks.scheduler.details().status_timestamps["RUNNING"] == job_runs
+        assert starts_of(tasks) == began
+    (vertex, _) = tasks.scheduler.details().vertices
+    (execution,) = vertex.executions
+    assert execution.state_timestamps == dict.fromkeys(
+        ("CREATED", "SCHEDULED", "DEPLOYING", "RUNNING"), execution.start_time
+    )
+
+
+def test_a_job_that_was_restarting_runs_since_the_take_over() -> None:
+    """Its last JobMaster had deployed one of two regions again."""
+    tasks = taken_over(a=1, b=1)
+    tasks.run()
+    first = one(tasks.fail("a1"), StartTimer)
+    tasks.fail("b1")
+    assert tasks.deployed(tasks.tell("timer", first.key) + tasks.give()) == "a1#1"
+    assert tasks.status is JobStatus.RESTARTING
+    tasks.next_job_master()
+    tasks.take_over()
+    now = tasks.now + EPOCH_OFFSET
+    assert tasks.scheduler.details().status_timestamps["RUNNING"] == now
+
+
+@pytest.mark.parametrize("said", [0.0, 2 * EPOCH_OFFSET])
+def test_a_time_that_is_not_known_or_is_to_come_is_that_of_the_take_over(said: float) -> None:
+    """Clocks of nodes differ."""
+    tasks = taken_over(a=1)
+    tasks.run()
+    assert tasks.notes is not None
+    tasks.notes = replace(tasks.notes, running_since=said)
+    for attempt_id, deployment in tasks.deployments.items():
+        tasks.deployments[attempt_id] = replace(deployment, deployed_at=said)
+    tasks.replace_job_master()
+    now = tasks.now + EPOCH_OFFSET
+    assert tasks.scheduler.details().status_timestamps["RUNNING"] == now
+    assert starts_of(tasks) == [now]
 
 
 def test_states_before_running_go_on_too() -> None:
