@@ -58,13 +58,14 @@ def attempts(job: JobHandle) -> set[int]:
 
 def kill_job_master(cluster: ThreadedCluster, job: JobHandle, *others: str) -> None:
     """Together with these, and wait until the next one has taken over."""
-    begun = job.details().status_timestamps[JobStatus.RUNNING.name]
+    begun = job.details().status_timestamps[JobStatus.CREATED.name]
     cluster.crash_together(*others, "JobMaster")
     wait_until(lambda: is_taken_over(job, begun), 60, "the next JobMaster")
 
 
 def is_taken_over(job: JobHandle, begun: float) -> bool:
-    return job.details().status_timestamps.get(JobStatus.RUNNING.name, begun) > begun
+    times = job.details().status_timestamps
+    return JobStatus.RUNNING.name in times and times[JobStatus.CREATED.name] > begun
 
 
 def test_tasks_run_on_when_their_job_master_dies_again_and_again(
@@ -213,7 +214,7 @@ def test_only_the_region_of_a_lost_task_executor_restarts(
 
     wait_until(all_run, 30, "all tasks to run")
     job.trigger_checkpoint(timeout=60)
-    begun = job.details().status_timestamps[JobStatus.RUNNING.name]
+    begun = job.details().status_timestamps[JobStatus.CREATED.name]
     cluster.crash("JobMaster")
     cluster.crash("TaskExecutor")
     wait_until(lambda: is_taken_over(job, begun) and all_run(), 60, "all tasks to run again")
