@@ -89,6 +89,10 @@ class JobRecord:
         is not to come here."""
         return min(time - self.epoch_offset, now) if time else now
 
+    def runs_since(self, time: float, now: float) -> None:
+        """It has been RUNNING since then under another JobMaster."""
+        self._machine.entered[JobStatus.RUNNING] = self.since(time, now)
+
     @property
     def running_since(self) -> float:
         """In seconds since the epoch; 0: it is not running."""

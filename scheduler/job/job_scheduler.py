@@ -812,12 +812,8 @@ class JobScheduler:
         new = tuple(subtask for subtask in subtasks if subtask.ordinal not in deployed)
         of_sources = notes.restores if place is None else place.restores
         restores = max(notes.restores, of_sources or 0)
-        steps: list[Step] = [
-            adopted,
-            *self._job.change(
-                JobStatus.RUNNING, self._job.since(notes.running_since, now), plan.summary
-            ),
-        ]
+        steps: list[Step] = [adopted, *self._job.change(JobStatus.RUNNING, now, plan.summary)]
+        self._job.runs_since(notes.running_since, now)
         if notes.coordinators:
             self._job.result = notes.result
             steps.append(
