@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -94,12 +94,11 @@ class OperatorSnapshot:
 
     states: Mapping[str, OperatorStateSnapshot]
 
-    def without_lists(self) -> OperatorSnapshot:
-        """For subtasks that are not to have these list elements: the names only, and what every
-        subtask has in any case."""
+    def without_elements_of(self, names: Collection[str]) -> OperatorSnapshot:
+        """For subtasks that are not to have what these states hold: their names only."""
         return OperatorSnapshot(
             {
-                name: replace(state, elements=()) if state.mode == "list" else state
+                name: replace(state, elements=()) if name in names else state
                 for name, state in self.states.items()
             }
         )

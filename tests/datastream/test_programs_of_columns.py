@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from flinkray.core.errors import FlinkRayError
 from flinkray.datastream import (
     DataStream,
     RuntimeExecutionMode,
@@ -160,6 +161,18 @@ COLUMNS: dict[str, pa.Array] = {
     "map of structs": pa.array(
         [[("a", {"x": 1})], None, []], pa.map_(pa.string(), pa.struct([("x", pa.int32())]))
     ),
+    "map of maps": pa.array(
+        [[("a", [("b", [1, 2])])], None, []],
+        pa.map_(pa.string(), pa.map_(pa.string(), pa.list_(pa.int64()))),
+    ),
+    "map by structs": pa.array(
+        [[({"x": 1}, 1), ({"x": 2}, 2)], None, []],
+        pa.map_(pa.struct([("x", pa.int32())]), pa.int64()),
+    ),
+    "maps in structs in lists": pa.array(
+        [[{"m": [("a", 1)]}, None, {"m": None}], None, []],
+        pa.list_(pa.struct([("m", pa.map_(pa.string(), pa.int64()))])),
+    ),
     "struct": pa.array([{"x": 1, "y": "b"}, None, {"x": None, "y": "c"}]),
     "list": pa.array([[1, None], None, []], pa.list_(pa.uint8())),
     "decimal": pa.array([decimal.Decimal("1.25"), None], pa.decimal128(5, 2)),
@@ -187,6 +200,31 @@ def test_a_column_that_was_rows_in_between_is_as_it_was(kind: str) -> None:
     rows = env.from_arrow(table).filter(lambda row: True)
     again = rows.map_batches(lambda batch: batch).execute_and_collect_arrow()
     assert pa.Table.from_batches(list(again)).equals(table)
+
+
+def test_maps_of_columns_are_dictionaries() -> None:
+    env = StreamExecutionEnvironment.get_execution_environment()
+    kinds = ("map", "map of maps", "map by structs", "maps in structs in lists")
+    table = pa.table({kind: COLUMNS[kind] for kind in kinds})
+    rows = list(env.from_arrow(table).map(lambda row: list(row)).execute_and_collect())
+    assert rows == [
+        [
+            {"a": 1},
+            {"a": {"b": [1, 2]}},
+            [({"x": 1}, 1), ({"x": 2}, 2)],
+            [{"m": {"a": 1}}, None, {"m": None}],
+        ],
+        [None, None, None, None],
+        [{}, {}, [], []],
+    ]
+
+
+def test_map_that_has_a_key_twice_is_named() -> None:
+    env = StreamExecutionEnvironment.get_execution_environment()
+    twice = pa.array([[("a", 1), ("b", 2), ("a", 3)]], pa.map_(pa.string(), pa.int64()))
+    stream = env.from_arrow(pa.table({"m": twice})).map(lambda row: row.m)
+    with pytest.raises(FlinkRayError, match="the key 'a' more than once"):
+        list(stream.execute_and_collect())
 
 
 @pytest.mark.parametrize("as_rows", [False, True])

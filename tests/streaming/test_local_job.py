@@ -7,13 +7,19 @@ from typing import Any
 
 import pytest
 
-from flinkray.state import ValueStateDescriptor
+from flinkray.state import (
+    ListStateDescriptor,
+    MapStateDescriptor,
+    OperatorStateBackend,
+    ValueStateDescriptor,
+)
 from flinkray.streaming.channels import COALESCE_BELOW, MemoryChannel, RecordWriter
 from flinkray.streaming.errors import OperatorError, StreamError
 from flinkray.streaming.functions.functions import KeyedProcessFunction, MapFunction
-from flinkray.streaming.local.local_job import LocalJob
+from flinkray.streaming.local.local_job import LocalJob, assigned_states
 from flinkray.streaming.local.pending_checkpoint import Checkpoint
 from flinkray.streaming.operators.basic import MapOperator
+from flinkray.streaming.operators.operator import OperatorState
 from flinkray.streaming.operators.process import KeyedProcessOperator
 from flinkray.streaming.operators.source import SourceOperator
 from flinkray.streaming.program.transformations import (
@@ -139,6 +145,34 @@ def test_checkpoint_is_restored_at_another_parallelism() -> None:
     graph, results = keyed_sums(3000, parallelism=5)
     LocalJob(graph, restore=checkpoint).run()
     assert final_sums(results) == expected_sums(3000)
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 3, 5])
+def test_operator_state_goes_to_the_subtasks_whose_it_is(parallelism: int) -> None:
+    """Broadcast state is one old subtask's, its own where there was one: put together, an entry
+    that one of them has removed would be there again."""
+    words: ListStateDescriptor[str] = ListStateDescriptor("words")
+    every: ListStateDescriptor[str] = ListStateDescriptor("every")
+    rules: MapStateDescriptor[str, int] = MapStateDescriptor("rules")
+    states = {}
+    for subtask in range(3):
+        written = OperatorStateBackend()
+        written.list_state(words).add(f"word {subtask}")
+        written.union_list_state(every).add(f"of {subtask}")
+        written.broadcast_state(rules).put(f"rule {subtask}", subtask)
+        states["other", subtask] = OperatorState()
+        states["operator", subtask] = OperatorState(operator=written.snapshot())
+    states["operator", 3] = OperatorState()
+    found: list[str] = []
+    for subtask in range(parallelism):
+        restored = OperatorStateBackend()
+        given = assigned_states(states, "operator", subtask, parallelism)
+        restored.restore([each.operator for each in given if each.operator is not None])
+        found += restored.list_state(words)
+        assert list(restored.union_list_state(every)) == ["of 0", "of 1", "of 2"]
+        holder = subtask % 3
+        assert list(restored.broadcast_state(rules).items()) == [(f"rule {holder}", holder)]
+    assert sorted(found) == ["word 0", "word 1", "word 2"]
 
 
 class FoundLater(SplitEnumerator[Any]):

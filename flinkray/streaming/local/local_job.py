@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, cast
 
 from flinkray.core.ids import JobID
+from flinkray.state import OperatorSnapshot
 from flinkray.streaming.channels import InputGate, MemoryChannel, RecordWriter
 from flinkray.streaming.checkpoint.subtask_checkpoints import CheckpointResponder
 from flinkray.streaming.errors import OperatorError, StreamError, operator_error
@@ -481,16 +482,31 @@ def assigned_states(
     parallelism: int,
 ) -> list[OperatorState]:
     """What a subtask is restored from: keyed state of all, of which it takes its key groups; list
-    state of those before it that fall to it; union and broadcast state of all."""
+    state of those before it that fall to it; union state of all; broadcast state of one, itself if
+    it had it."""
+    before = {number: state for (owner, number), state in states.items() if owner == operator_id}
+    operators = {
+        number: state.operator for number, state in before.items() if state.operator is not None
+    }
     result = []
-    for (owner, number), state in states.items():
-        if owner != operator_id:
-            continue
+    for number, state in before.items():
         operator = state.operator
-        if operator is not None and number % parallelism != subtask:
-            operator = operator.without_lists()
+        if operator is not None:
+            others = [
+                name
+                for name, of_name in operator.states.items()
+                if (of_name.mode == "list" and number % parallelism != subtask)
+                or (of_name.mode == "broadcast" and number != _holder(operators, name, subtask))
+            ]
+            operator = operator.without_elements_of(others)
         result.append(OperatorState(state.keyed, operator))
     return result
+
+
+def _holder(operators: Mapping[int, OperatorSnapshot], name: str, subtask: int) -> int:
+    """Whose copy of a broadcast state a subtask is given."""
+    holders = [number for number, operator in operators.items() if name in operator.states]
+    return subtask if subtask in holders else holders[subtask % len(holders)]
 
 
 def _close_each(remaining: Sequence[Any]) -> None:

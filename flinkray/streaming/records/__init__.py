@@ -8,6 +8,7 @@ __all__ = [
     "key_sorter",
     "keying",
     "partitioners",
+    "python_values",
     "row",
     "sizes",
     "type_inference",

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flinkray.core.values import own_all
+from flinkray.streaming.records.python_values import python_values
 from flinkray.streaming.records.row import Row
 
 MIN_TIMESTAMP = -(1 << 63)
@@ -104,8 +105,12 @@ class Columns:
         return int(self.batch.num_rows)
 
     def to_block(self) -> Block:
-        """The same records as Python values: rows with the batch's field names."""
-        columns = [column.to_pylist() for column in self.batch.columns]
+        """The same records as Python values: rows with the batch's field names.
+
+        Raises:
+            StreamError: a map has a key more than once.
+        """
+        columns = list(map(python_values, self.batch.columns))
         if self.scalar:
             values = columns[0]
         else:
