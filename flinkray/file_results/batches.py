@@ -92,7 +92,7 @@ class PublishedBatches:
     ) -> PublishedPartition:
         """A partition of a batch that is to be published.  May be done again, and by several at the
         same time."""
-        return self._partitions.write(_ROWS, number, schema, batches)
+        return self._partitions.write(_ROWS, number, schema, batches, durable=True)
 
     def publish(self, batch: MicroBatch) -> None:
         """May be done again, with the same rows."""

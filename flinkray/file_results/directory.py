@@ -36,6 +36,16 @@ def register_files(scheme: str, opener: FilesOpener) -> None:
     _schemes[scheme] = opener
 
 
+def sync_to_disk(files: pyarrow.fs.FileSystem, path: str) -> None:
+    """A closed file, or the names in a directory, survive that the machine's power is cut."""
+    if isinstance(files, pyarrow.fs.LocalFileSystem):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
 class FileResultLostError(FlinkRayError):
     """A file of a result is not there any more, or not as it was written: its producer has to run
     again."""
@@ -84,10 +94,16 @@ class ResultDirectory:
         """A file that is whole or not there, in the place of one of that name."""
         self.create()
         path = f"{self.path}/{name}"
-        unfinished = f"{path}.{uuid.uuid4().hex}"
+        self._put(path, f"{path}.{uuid.uuid4().hex}", [json.dumps(content).encode()])
+
+    def _put(self, path: str, unfinished: str, pieces: Iterable[bytes]) -> None:
+        """A file that is on the disk when it has its name, and its name when this returns."""
         with self.files.open_output_stream(unfinished) as stream:
-            stream.write(json.dumps(content).encode())
+            for piece in pieces:
+                stream.write(piece)
+        sync_to_disk(self.files, unfinished)
         self.files.move(unfinished, path)
+        sync_to_disk(self.files, self.path)
 
     def read_json(self, name: str) -> dict[str, Any] | None:
         """None: it is not there."""
@@ -178,12 +194,34 @@ class ResultDirectory:
     def write_pieces(self, name: str, pieces: Iterable[bytes]) -> None:
         """A file that is whole or not there, in the place of one of that name."""
         self.create()
-        path = f"{self.path}/{name}"
         unfinished = f"{self.path}/.{name}.{uuid.uuid4().hex}"
-        with self.files.open_output_stream(unfinished) as stream:
-            for piece in pieces:
-                stream.write(piece)
-        self.files.move(unfinished, path)
+        self._put(f"{self.path}/{name}", unfinished, pieces)
+
+    def sync(self, root: ResultDirectory) -> None:
+        """Its files, and the names of the directories from *root* down to it, are on the disk when
+        this returns, where that is this machine's.  Other storages have what was closed.
+
+        Raises:
+            FileResultLostError: it is not there.
+        """
+        if not isinstance(self.files, pyarrow.fs.LocalFileSystem):
+            return
+        selector = pyarrow.fs.FileSelector(self.path, recursive=True)
+        try:
+            infos = self.files.get_file_info(selector)
+        except FileNotFoundError:
+            raise self._lost("it is gone") from None
+        for info in infos:
+            sync_to_disk(self.files, info.path)
+        self.sync_names(root)
+
+    def sync_names(self, root: ResultDirectory) -> None:
+        """The same of names only: its files', and those of the directories above it."""
+        path = self.path
+        while path != root.path:
+            sync_to_disk(self.files, path)
+            path = os.path.dirname(path)
+        sync_to_disk(self.files, path)
 
     def open(self, file: ResultFile) -> pq.ParquetFile:
         """Raises FileResultLostError: it is gone, or damaged."""

@@ -80,6 +80,10 @@ class Epochs:
         name = uuid.uuid4().hex
         return name, self.part(name)
 
+    def sync(self, name: str) -> None:
+        """A part whose writer has finished is on the disk: a checkpoint may tell of it."""
+        self.part(name).sync(self._directory)
+
     def publish(self, checkpoint_id: int, parts: Sequence[EpochPart]) -> None:
         """The checkpoint is complete.  May be done again, with the same parts; epochs are published
         in the order of their ids."""

@@ -19,7 +19,11 @@ import pyarrow as pa
 import pyarrow.fs
 
 from flinkray.core.errors import FlinkRayError
-from flinkray.file_results.directory import FileResultLostError, ResultDirectory
+from flinkray.file_results.directory import (
+    FileResultLostError,
+    ResultDirectory,
+    sync_to_disk,
+)
 
 _VERSION = 1
 _BEGUN = "_begun.json"
@@ -80,9 +84,15 @@ class PublishedPartitions:
         number: int,
         schema: pa.Schema,
         batches: Iterable[pa.RecordBatch],
+        *,
+        durable: bool = False,
     ) -> PublishedPartition:
         """Publish a partition: it is there when all of *batches* are.  May be done again, and by
-        several at the same time."""
+        several at the same time.
+
+        Args:
+            durable: nobody can compute it again: it is on the disk before it is there.
+        """
         files, folder = self._directory.files, f"{self._directory.path}/{publication_id}"
         attempt = uuid.uuid4().hex
         unfinished = f"{self._directory.path}/{_UNFINISHED}/{attempt}"
@@ -100,7 +110,11 @@ class PublishedPartitions:
                 rows += batch.num_rows
                 batch = next(remaining, None)
         name = f"{number:06d}-{rows}-{attempt}.arrow"
+        if durable:
+            sync_to_disk(files, unfinished)
         files.move(unfinished, f"{folder}/{name}")
+        if durable:
+            ResultDirectory(f"{self.location}/{publication_id}").sync_names(self._directory)
         return PublishedPartition(number, rows, name)
 
     def seal(self, publication_id: str, rows: dict[int, int]) -> None:

@@ -14,6 +14,7 @@ from flinkray.file_results import (
     MicroBatchColumnsError,
     PublishedBatches,
 )
+from tests.disk import Disk
 
 SCHEMA = pa.schema([("n", pa.int64())])
 
@@ -47,6 +48,18 @@ def test_a_batch_is_there_when_it_is_published_with_all_its_partitions(
     assert not batches.is_published(1)
     tables = [batches.open(one.name).read_all()["n"].to_pylist() for one in batch.partitions]
     assert tables == [[1, 2], [3]]
+
+
+def test_a_batch_is_on_the_disk_when_it_is_there(
+    batches: PublishedBatches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch)
+    for batch_id in range(2):
+        batch = batch_of(batches, batch_id, [1, 2], [3])
+        assert disk.lacks(tmp_path / "rows") == []
+        batches.publish(batch)
+    (tmp_path / "_unfinished").rmdir()
+    assert disk.lacks(tmp_path) == []
 
 
 def test_rows_are_counted_once_however_often_a_batch_is_published(

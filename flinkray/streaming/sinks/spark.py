@@ -125,6 +125,7 @@ class _EpochWriter(SinkWriter[EpochPart]):
             return ()
         assert schema is not None
         writer.finish()
+        self._epochs.sync(self._name)
         columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
         return (EpochPart(self._name, writer.rows, columns, self._epochs.location),)
 
@@ -205,6 +206,7 @@ class _EpochCommitter(CommitterWithFiles[EpochPart]):
         for name, file in files.items():
             directory.write_pieces(name, file.pieces())
         directory.list()  # what it consists of is there
+        self._epochs.sync(part.name)
         return part._replace(location=self._epochs.location)
 
 

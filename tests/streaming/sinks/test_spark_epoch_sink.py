@@ -37,6 +37,7 @@ from flinkray.streaming.sinks.spark import (
     check_columns,
 )
 from flinkray.streaming.state_file import StateFile
+from tests.disk import Disk
 from tests.streaming.sinks.sink_harness import SinkHarness, SinkState
 
 
@@ -74,6 +75,21 @@ def test_rows_are_published_with_their_checkpoint_when_it_is_complete(tmp_path: 
     out.checkpoint()
     out.complete()
     assert published(tmp_path) == {1: [1, 2], 2: [3]}
+
+
+def test_rows_are_on_the_disk_before_a_checkpoint_tells_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch)
+    out = harness(tmp_path)
+    for number in range(3):
+        out.process(number)
+        out.checkpoint()
+        assert disk.lacks(tmp_path) == []
+        out.complete()
+        assert disk.lacks(tmp_path) == []
+    note_done(tmp_path)
+    assert disk.lacks(tmp_path) == []
 
 
 def test_a_checkpoint_without_rows_has_no_epoch(tmp_path: Path) -> None:
@@ -261,7 +277,9 @@ def moved(state: SinkState) -> SinkState:
     return state._replace(committer=replace(state.committer, files=files))
 
 
-def test_another_job_hands_over_what_waited_when_the_savepoint_was_taken(tmp_path: Path) -> None:
+def test_another_job_hands_over_what_waited_when_the_savepoint_was_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With the ids that it had: the first job may have handed it over since."""
     first, second = tmp_path / "first job", tmp_path / "second job"
     out = harness(first)
@@ -275,9 +293,11 @@ def test_another_job_hands_over_what_waited_when_the_savepoint_was_taken(tmp_pat
     out.close()
     rmtree(first)
 
+    disk = Disk(monkeypatch)
     again = harness(second, state)
 
     assert published(second) == {2: [1, 11], 3: [2, 12], 4: [3]}
+    assert disk.lacks(second) == []
     again.process(4)
     again.checkpoint()
     again.complete()
