@@ -32,7 +32,9 @@ from flinkray.rpc.ray.directory import RayDirectory
 from flinkray.spark.environment import RAYDP, STANDALONE, check_environment, find_java
 
 _PATIENCE = 60.0
-"""Seconds for the answer of a node."""
+"""Seconds for the answers of all nodes, which are asked at the same time."""
+_AT_ONCE = 0.1
+"""Seconds for an answer that is there, or will not come."""
 _CONNECT_PATIENCE = 5.0
 _MOST_CLOCK_DIFFERENCE = 1.0
 """Seconds: what a job shows of several nodes is in the wrong order then."""
@@ -236,9 +238,10 @@ def _of_nodes(
             there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             looking = look.options(scheduling_strategy=there).remote(storage, _trial_name(), mark)
             asked.append((str(node["NodeManagerAddress"]), there, looking))
+        give_up_at = time.monotonic() + _PATIENCE
         for name, there, looking in asked:
             try:
-                said = ray.get(looking, timeout=_PATIENCE)
+                said = ray.get(looking, timeout=max(_AT_ONCE, give_up_at - time.monotonic()))
                 asked_at = time.time()
                 time_there = ray.get(
                     clock.options(scheduling_strategy=there).remote(), timeout=_PATIENCE

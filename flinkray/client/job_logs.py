@@ -14,7 +14,7 @@ from flinkray.core.captured_output import files_of_job, last_lines
 from flinkray.core.ids import JobID
 
 _PATIENCE = 30.0
-"""Seconds for the answer of a node."""
+"""Seconds for the answers of all nodes."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,15 @@ def logs_of_job(job_id: JobID, lines: int) -> tuple[list[JobLog], list[str]]:
             strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             answer = task.options(scheduling_strategy=strategy).remote(job_id.value, lines)
             asked[answer] = str(node["NodeManagerAddress"])
+    ready, _ = ray.wait(list(asked), num_returns=len(asked), timeout=_PATIENCE)
     found: list[JobLog] = []
     silent = []
     for answer, address in asked.items():
+        if answer not in ready:
+            silent.append(address)
+            continue
         try:
-            files = ray.get(answer, timeout=_PATIENCE)
+            files = ray.get(answer)
         except RayError:
             silent.append(address)
             continue
