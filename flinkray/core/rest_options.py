@@ -57,6 +57,13 @@ REST_MAX_REQUESTS = ConfigOption(
     256,
     "How many requests are worked on at the same time; further ones are refused with status 429.",
 )
+REST_IDLENESS_TIMEOUT = ConfigOption(
+    "rest.idleness-timeout",
+    duration(),
+    300.0,
+    "A connection on which no request is being worked on for this long is closed, also while a "
+    "request comes too slowly, or its answer is not read. (Flink: 5 min.)",
+)
 REST_ASYNC_STORE_DURATION = ConfigOption(
     "rest.async.store-duration",
     duration(),

@@ -21,6 +21,7 @@ from flinkray.core.rest_options import (
     REST_ASYNC_STORE_DURATION,
     REST_BIND_ADDRESS,
     REST_BIND_PORT,
+    REST_IDLENESS_TIMEOUT,
     REST_MAX_CONTENT_LENGTH,
     REST_MAX_REQUESTS,
     REST_SSL_CERTIFICATE,
@@ -31,6 +32,7 @@ from flinkray.core.rest_options import (
 from flinkray.rest.cluster import Cluster, ClusterView
 from flinkray.rest.errors import RestError, answer_of, of_cluster
 from flinkray.rest.handlers import Handler, Handlers, Route
+from flinkray.rest.idle_connections import IdleConnections
 from flinkray.rest.json_text import JsonText, to_json
 from flinkray.rest.metric_handlers import MetricHandlers
 from flinkray.rest.operations import Operations
@@ -61,6 +63,7 @@ class RestSettings:
     key: str | None
     max_content_length: int
     max_requests: int
+    idleness_timeout: float
     refresh_interval: float
     store_duration: float
 
@@ -86,6 +89,7 @@ class RestSettings:
             key,
             configuration.get(REST_MAX_CONTENT_LENGTH),
             configuration.get(REST_MAX_REQUESTS),
+            configuration.get(REST_IDLENESS_TIMEOUT),
             configuration.get(WEB_REFRESH_INTERVAL),
             configuration.get(REST_ASYNC_STORE_DURATION),
         )
@@ -121,7 +125,9 @@ class RestServer:
         handlers = Handlers(self._view, self._operations, settings.refresh_interval, now)
         of_settings, of_metrics = SettingsHandlers(self._view), MetricHandlers(self._view, now)
         routes = [*of_settings.routes(), *of_metrics.routes(), *handlers.routes()]
+        self._idle = IdleConnections(settings.idleness_timeout)
         self._app = application(routes, settings)
+        self._app.middlewares.insert(0, self._idle)
         self._runner = web.AppRunner(self._app, access_log=None, handle_signals=False)
         self._address: str | None = None
 
@@ -140,6 +146,9 @@ class RestServer:
         context = _ssl_context(settings)
         await self._runner.setup()
         await self._bind(context)
+        server = self._runner.server
+        assert server is not None
+        self._idle.watch(lambda: server.connections)
         host, port = self._runner.addresses[0][:2]
         scheme = "http" if context is None else "https"
         self._address = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
@@ -175,6 +184,7 @@ class RestServer:
         """What was done for clients is fetched by them, what is being answered is answered, and
         what the cluster does goes on."""
         await self._operations.close(_CLOSE_TIMEOUT)
+        self._idle.close()
         await self._runner.cleanup()
         self._view.close()
 

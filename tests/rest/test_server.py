@@ -321,6 +321,34 @@ def test_a_slow_client_keeps_nobody_waiting(ask: Asker) -> None:
         assert ask("GET", "/overview").status == 200
 
 
+def is_closed(client: socket.socket) -> bool:
+    """By the endpoint, within ten seconds."""
+    client.settimeout(10)
+    try:
+        return client.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_a_connection_on_which_nothing_comes_is_closed(cluster: ThreadedCluster) -> None:
+    """Also while half a request has come, and after an answer; not while one is being worked on."""
+    blocked = Blocked(cluster, "list the jobs")
+    idle = {"rest_idleness__timeout": "200 ms"}
+    with served(cluster, blocked, **idle) as ask, ThreadPoolExecutor() as threads:
+        host, port = ask.place.split(":")
+        waiting = threads.submit(ask, "GET", "/jobs")
+        blocked.is_asked.wait(10)
+        whole = b"GET /config HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        for begun in (b"", whole[:-2], whole):
+            with closing(socket.create_connection((host, int(port)))) as client:
+                client.sendall(begun)
+                if begun == whole:
+                    assert client.recv(1 << 16).startswith(b"HTTP/1.1 200")
+                assert is_closed(client)
+        blocked.go_on()
+        assert waiting.result(10).status == 200
+
+
 def test_so_many_requests_and_no_more(cluster: ThreadedCluster) -> None:
     blocked = Blocked(cluster, "list the jobs")
     limit = {"rest_server_max__requests": "1"}
