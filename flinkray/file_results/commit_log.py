@@ -17,7 +17,7 @@ from zlib import crc32
 
 import pyarrow.fs
 
-from flinkray.core import cloud_pickle
+from flinkray.core import cloud_pickle, disk
 from flinkray.core.errors import FlinkRayError
 from flinkray.file_results.directory import ResultDirectory
 
@@ -58,7 +58,7 @@ class FileCommitLog:
         self._directory.create()
         content = crc32(payload).to_bytes(_CRC_SIZE, "little") + payload
         unfinished = f"{self._path}.{uuid.uuid4().hex}"
-        if isinstance(self._directory.files, pyarrow.fs.LocalFileSystem):
+        if self._directory.is_local:
             self._note_locally(unfinished, content)
             return
         with self._directory.files.open_output_stream(unfinished) as stream:
@@ -69,19 +69,14 @@ class FileCommitLog:
     def _note_locally(self, unfinished: str, content: bytes) -> None:
         with open(unfinished, "wb") as file:
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        disk.sync(unfinished)
         try:
             os.link(unfinished, self._path)
         except FileExistsError:
             pass  # another attempt was first
         finally:
             os.unlink(unfinished)
-        folder = os.open(self._directory.path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        disk.sync_names(self._directory.path)
 
     def _read(self) -> Sequence[Any]:
         with self._directory.files.open_input_stream(self._path) as stream:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
 
+from flinkray.core import disk
 from flinkray.core.errors import FlinkRayError
 
 MANIFEST = "_manifest.json"
@@ -34,16 +35,6 @@ _schemes: dict[str, FilesOpener] = {}
 def register_files(scheme: str, opener: FilesOpener) -> None:
     """Have the URIs of *scheme* opened by *opener*, in this process; pyarrow knows others."""
     _schemes[scheme] = opener
-
-
-def sync_to_disk(files: pyarrow.fs.FileSystem, path: str) -> None:
-    """A closed file, or the names in a directory, survive that the machine's power is cut."""
-    if isinstance(files, pyarrow.fs.LocalFileSystem):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 class FileResultLostError(FlinkRayError):
@@ -85,6 +76,9 @@ class ResultDirectory:
         else:
             self.files, path = pyarrow.fs.LocalFileSystem(), os.path.abspath(self.location)
         self.path: str = path.rstrip("/")
+        self.is_local = isinstance(self.files, pyarrow.fs.LocalFileSystem)
+        """Closed files and their names survive a cut of the power when they are synchronised; other
+        storages keep what is closed."""
 
     def create(self) -> None:
         """Fine when it is there."""
@@ -101,9 +95,11 @@ class ResultDirectory:
         with self.files.open_output_stream(unfinished) as stream:
             for piece in pieces:
                 stream.write(piece)
-        sync_to_disk(self.files, unfinished)
+        if self.is_local:
+            disk.sync(unfinished)
         self.files.move(unfinished, path)
-        sync_to_disk(self.files, self.path)
+        if self.is_local:
+            disk.sync_names(self.path)
 
     def read_json(self, name: str) -> dict[str, Any] | None:
         """None: it is not there."""
@@ -199,12 +195,12 @@ class ResultDirectory:
 
     def sync(self, root: ResultDirectory) -> None:
         """Its files, and the names of the directories from *root* down to it, are on the disk when
-        this returns, where that is this machine's.  Other storages have what was closed.
+        this returns.
 
         Raises:
             FileResultLostError: it is not there.
         """
-        if not isinstance(self.files, pyarrow.fs.LocalFileSystem):
+        if not self.is_local:
             return
         selector = pyarrow.fs.FileSelector(self.path, recursive=True)
         try:
@@ -212,16 +208,18 @@ class ResultDirectory:
         except FileNotFoundError:
             raise self._lost("it is gone") from None
         for info in infos:
-            sync_to_disk(self.files, info.path)
+            (disk.sync if info.is_file else disk.sync_names)(info.path)
         self.sync_names(root)
 
     def sync_names(self, root: ResultDirectory) -> None:
         """The same of names only: its files', and those of the directories above it."""
+        if not self.is_local:
+            return
         path = self.path
         while path != root.path:
-            sync_to_disk(self.files, path)
+            disk.sync_names(path)
             path = os.path.dirname(path)
-        sync_to_disk(self.files, path)
+        disk.sync_names(path)
 
     def open(self, file: ResultFile) -> pq.ParquetFile:
         """Raises FileResultLostError: it is gone, or damaged."""

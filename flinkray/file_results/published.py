@@ -18,12 +18,9 @@ from zlib import crc32
 import pyarrow as pa
 import pyarrow.fs
 
+from flinkray.core import disk
 from flinkray.core.errors import FlinkRayError
-from flinkray.file_results.directory import (
-    FileResultLostError,
-    ResultDirectory,
-    sync_to_disk,
-)
+from flinkray.file_results.directory import FileResultLostError, ResultDirectory
 
 _VERSION = 1
 _BEGUN = "_begun.json"
@@ -110,8 +107,8 @@ class PublishedPartitions:
                 rows += batch.num_rows
                 batch = next(remaining, None)
         name = f"{number:06d}-{rows}-{attempt}.arrow"
-        if durable:
-            sync_to_disk(files, unfinished)
+        if durable and self._directory.is_local:
+            disk.sync(unfinished)
         files.move(unfinished, f"{folder}/{name}")
         if durable:
             ResultDirectory(f"{self.location}/{publication_id}").sync_names(self._directory)
@@ -151,7 +148,7 @@ class PublishedPartitions:
         """Raises FileResultLostError: the file is not there, or is damaged."""
         files, path = self._directory.files, f"{self._directory.path}/{publication_id}/{name}"
         try:
-            if isinstance(files, pyarrow.fs.LocalFileSystem):
+            if self._directory.is_local:
                 return pa.ipc.open_file(pa.memory_map(path))
             return pa.ipc.open_file(files.open_input_file(path))
         except (FileNotFoundError, pa.ArrowInvalid) as error:

@@ -6,13 +6,14 @@ the new one, whole) and durable on return, as far as the file system can promise
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+
+from flinkray.core import disk
 
 UNFINISHED = ".unfinished"
 """Suffix of entries that are being written; left behind by a crash, they mean nothing."""
@@ -272,7 +273,7 @@ class LocalFileSystem(FileSystem):
         Path(path).write_bytes(data)
 
     def sync(self, path: str) -> None:
-        self._sync(path, os.O_RDWR)
+        disk.sync(path)
 
     def rename(self, path: str, new_path: str) -> None:
         Path(path).replace(new_path)
@@ -282,11 +283,7 @@ class LocalFileSystem(FileSystem):
             Path(path).unlink()
 
     def sync_directory(self, path: str) -> None:
-        try:
-            self._sync(path, os.O_RDONLY)
-        except OSError as error:
-            if error.errno != errno.EINVAL:  # directories are not synchronised on that file system
-                raise
+        disk.sync_names(path)
 
     def delete_tree(self, path: str) -> None:
         if Path(path).exists():
@@ -294,13 +291,6 @@ class LocalFileSystem(FileSystem):
 
     def url(self, path: str) -> str:
         return path
-
-    def _sync(self, path: str, flags: int) -> None:
-        descriptor = os.open(path, flags)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 class LocalDirectory(FileDirectory):

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from flinkray.core import disk
 from flinkray.core.errors import FlinkRayError
 from flinkray.spark.environment import RAYDP, SparkEnvironment, check_environment
 from flinkray.spark.jvm import DriverJvm, Jvm
@@ -64,8 +65,7 @@ def make_archive(environment: SparkEnvironment) -> Path:
         if not made.exists():
             raise FlinkRayError(f"no archive of Spark's classes was made: {jvm.describe_end()}")
         for file, place in ((made_of_java, of_java), (made, archive)):
-            with file.open("rb") as written:  # a JVM that maps a part of one crashes
-                os.fsync(written.fileno())
+            disk.sync(file)  # a JVM that maps a part of one crashes
             file.replace(place)
     log.unlink()
     return archive

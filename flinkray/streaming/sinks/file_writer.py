@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from flinkray.core import disk
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.elements import Block, Columns, Records
 from flinkray.streaming.sinks.file_formats import FileFormat, OtherColumnsError, PartFile
@@ -262,7 +263,7 @@ class FileWriter(SinkWriter[Rename]):
         for names in finished:
             os.rename(names.in_progress, names.pending)
         for folder in sorted({os.path.dirname(names.pending) for names in finished}):
-            _sync_folder(folder)
+            disk.sync_names(folder)
         self._finished = []
         return [Rename(names.pending, names.visible) for names in finished]
 
@@ -307,15 +308,6 @@ def _failures_named(file: _OpenFile) -> Iterator[None]:
         ) from error
 
 
-def _sync_folder(folder: str) -> None:
-    """The names of its files are on the disk, too."""
-    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
-
-
 class RenamingCommitter(Committer[Rename]):
     """A file that is not there any more under its first name was renamed by an earlier attempt, and
     maybe taken away since.  What the storage refuses is tried again."""
@@ -334,7 +326,7 @@ class RenamingCommitter(Committer[Rename]):
                 renamed.setdefault(os.path.dirname(visible), []).append(request)
         for folder, done in renamed.items():
             try:
-                _sync_folder(folder)
+                disk.sync_names(folder)
             except OSError as error:
                 for request in done:
                     request.retry_later(error)
