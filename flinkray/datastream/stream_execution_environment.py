@@ -123,13 +123,24 @@ class StreamExecutionEnvironment(StreamProgram):
         batch_rows: int = 1 << 16,
     ) -> DataStream:
         """The rows of Arrow data, in batches of columns; functions of records are given rows with
-        field names.  A column has the type that holds the values of all batches."""
+        field names.  A column has the type that holds the values of all batches.
+
+        Raises:
+            ValueError: there is no batch, or no column.
+        """
         if isinstance(data, pa.Table):
             table = data
         else:
             batches = [data] if isinstance(data, pa.RecordBatch) else list(data)
+            if not batches:
+                raise ValueError(
+                    "from_arrow was given no batch, so that nobody knows its columns: give an "
+                    "empty one, such as schema.empty_table()"
+                )
             tables = [pa.Table.from_batches([batch]) for batch in batches]
             table = pa.concat_tables(tables, promote_options="permissive")
+        if not table.num_columns:
+            raise ValueError("from_arrow was given rows without a column: select one at least")
         return self._source(
             "Source: Arrow", ArrowSource(table, batch_rows), type_of_schema(table.schema)
         )

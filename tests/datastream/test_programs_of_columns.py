@@ -202,6 +202,20 @@ def test_a_column_that_was_rows_in_between_is_as_it_was(kind: str) -> None:
     assert pa.Table.from_batches(list(again)).equals(table)
 
 
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        ([], "no batch"),
+        (pa.table({"a": [1]}).select([]), "without a column"),
+        (pa.record_batch({"a": [1]}).select([]), "without a column"),
+    ],
+)
+def test_data_that_has_no_columns_is_refused(data: Any, why: str) -> None:
+    env = StreamExecutionEnvironment.get_execution_environment()
+    with pytest.raises(ValueError, match=why):
+        env.from_arrow(data)
+
+
 def test_maps_of_columns_are_dictionaries() -> None:
     env = StreamExecutionEnvironment.get_execution_environment()
     kinds = ("map", "map of maps", "map by structs", "maps in structs in lists")
