@@ -23,6 +23,7 @@ from flinkray.datastream.data_stream import DataStream, StreamProgram
 from flinkray.datastream.execution_mode import RuntimeExecutionMode
 from flinkray.datastream.local_execution import LocalJobClient, LocalResults, unpacked_archives
 from flinkray.streaming.columnar.conversion import batch_of_type
+from flinkray.streaming.columnar.views import without_views
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.local.local_job import LocalJob
 from flinkray.streaming.operators.source import SourceOperator
@@ -141,6 +142,7 @@ class StreamExecutionEnvironment(StreamProgram):
             table = pa.concat_tables(tables, promote_options="permissive")
         if not table.num_columns:
             raise ValueError("from_arrow was given rows without a column: select one at least")
+        table = without_views(table)
         return self._source(
             "Source: Arrow", ArrowSource(table, batch_rows), type_of_schema(table.schema)
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import threading
 import time
@@ -10,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from datetime import datetime
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -348,6 +350,24 @@ def test_a_connection_on_which_nothing_comes_is_closed(cluster: ThreadedCluster)
                 assert until_closed(client)[:15] == answer
         blocked.go_on()
         assert waiting.result(10).status == 200
+
+
+def test_a_connection_that_is_used_stays(cluster: ThreadedCluster, counting: Counting) -> None:
+    """For longer than one that is not."""
+    with served(cluster, counting, rest_idleness__timeout="200 ms") as ask:
+        host, port = ask.place.split(":")
+        with closing(HTTPConnection(host, int(port), timeout=10)) as used:
+            used.connect()
+            first = used.sock
+            with closing(socket.create_connection((host, int(port)))) as idle:
+                is_closed = False
+                while not is_closed:
+                    used.request("GET", "/config")
+                    assert used.getresponse().read()
+                    is_closed, _, _ = map(bool, select.select([idle], [], [], 0))
+            used.request("GET", "/config")
+            assert used.getresponse().status == 200
+            assert used.sock is first
 
 
 def test_so_many_requests_and_no_more(cluster: ThreadedCluster) -> None:

@@ -10,6 +10,7 @@ __all__ = [
     "map_batches",
     "panes",
     "serialize_batches",
+    "views",
     "widening",
     "window_aggregate",
     "window_operators",

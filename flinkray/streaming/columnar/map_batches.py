@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from flinkray.streaming.columnar.conversion import block_to_columns
+from flinkray.streaming.columnar.views import without_views
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.operators.operator import FunctionOperator
 from flinkray.streaming.operators.timestamps import column_as_timestamps
@@ -71,9 +72,9 @@ def batches_of(result: Any) -> Iterable[pa.RecordBatch]:
     if result is None:
         return ()
     if isinstance(result, pa.RecordBatch):
-        return (result,)
+        return (without_views(result),)
     if isinstance(result, pa.Table):
-        return result.combine_chunks().to_batches()  # type: ignore[no-any-return]
+        return without_views(result).combine_chunks().to_batches()  # type: ignore[no-any-return]
     if isinstance(result, Iterable):
         return (batch for part in result for batch in batches_of(part))
     raise StreamError(
