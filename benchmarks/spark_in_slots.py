@@ -106,7 +106,7 @@ def workload(times_path: str, examples: str) -> Callable[[SparkSession], DataFra
         status.listenerBus().waitUntilEmpty(10_000)
         tracker = context.statusTracker()
         counted = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup("first task")]
-        number = min(stage for info in counted for stage in info.stageIds)
+        number = min(stage for info in counted if info is not None for stage in info.stageIds)
         first_stage = status.statusStore().taskList(number, 0, 10)
         launched = [first_stage.apply(i).launchTime().getTime() for i in range(first_stage.size())]
         times["first_task"] = min(launched) / 1000

@@ -25,9 +25,9 @@ class IdleConnections:
     def __init__(self, most_idle: float) -> None:
         """*most_idle*: seconds."""
         self._most_idle = most_idle
-        self._since: dict[RequestHandler[web.Request], float] = {}
+        self._since: dict[RequestHandler, float] = {}
         """By the loop's clock, of those that were looked at."""
-        self._busy: set[RequestHandler[web.Request]] = set()
+        self._busy: set[RequestHandler] = set()
         self._next_look: asyncio.TimerHandle | None = None
 
     async def __call__(
@@ -41,16 +41,14 @@ class IdleConnections:
             self._busy.discard(connection)
             self._since[connection] = asyncio.get_running_loop().time()
 
-    def watch(
-        self, connections: Callable[[], Iterable[RequestHandler[web.Request]]]
-    ) -> None:
+    def watch(self, connections: Callable[[], Iterable[RequestHandler]]) -> None:
         """Look at those that are open, until :meth:`close`."""
         loop = asyncio.get_running_loop()
         self._look(connections(), loop.time())
         delay = self._most_idle / _LOOKS
         self._next_look = loop.call_later(delay, self.watch, connections)
 
-    def _look(self, connections: Iterable[RequestHandler[web.Request]], now: float) -> None:
+    def _look(self, connections: Iterable[RequestHandler], now: float) -> None:
         self._since = {
             connection: now if connection in self._busy else self._since.get(connection, now)
             for connection in connections
