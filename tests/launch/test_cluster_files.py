@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
+import zipfile
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -13,6 +17,8 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 FILES = ["cluster.yaml", "launch/aws.yaml", "launch/gcp.yaml"]
+SOURCE = "~/flinkray-node/source/"
+"""Where nodes have what they install flinkray from."""
 MACHINES = {
     "provider",
     "auth",
@@ -53,3 +59,26 @@ def test_what_nodes_run_is_as_in_the_file_that_is_tested_from_up_to_down(file: s
 def test_files_that_nodes_are_given_are_there(file: str) -> None:
     mounted = [local for local in content(file)["file_mounts"].values() if local[0] != "~"]
     assert [local for local in mounted if not (ROOT / local).exists()] == []
+
+
+def test_nodes_are_given_all_that_an_installation_is_made_of(tmp_path: Path) -> None:
+    """What is installed beside the package was missing there, and no node could be set up."""
+    source = tmp_path / "source"
+    source.mkdir()
+    for there, local in content("cluster.yaml")["file_mounts"].items():
+        if not there.startswith(SOURCE):
+            continue
+        place = source / there.removeprefix(SOURCE)
+        if (ROOT / local).is_dir():
+            left_out = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / local, place, symlinks=True, ignore=left_out)
+        else:
+            shutil.copy(ROOT / local, place)
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", "dist", "."]
+    built = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=240)
+    assert built.returncode == 0, f"{built.stdout}\n{built.stderr}"
+    (wheel,) = (source / "dist").glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    beside = {name.rpartition("/")[2] for name in names if "share/flinkray/" in name}
+    assert beside == {"cluster.yaml", "grafana-dashboard.json", "prometheus-alerts.yml"}
+    assert "flinkray/actors/dispatcher/endpoint.py" in names
