@@ -64,7 +64,8 @@ class ProcessExistsError(RpcError):
 
 
 class HandlerCancelledError(RpcError):
-    """The handler of a call was cancelled, or what it awaited was, while its endpoint lives.
+    """A handler, ``on_start`` or ``on_stop`` was cancelled, or what it awaited was, and not because
+    its endpoint or process ended.
 
     What it had done by then stays done.
     """

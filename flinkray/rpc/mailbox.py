@@ -10,7 +10,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from flinkray.core.errors import RpcTimeoutError
+from flinkray.core.errors import HandlerCancelledError, RpcTimeoutError
 from flinkray.rpc.calls.call_context import outside_of_handler
 from flinkray.rpc.calls.patience import PatientDeadlines
 from flinkray.rpc.calls.watch import TerminationWatch
@@ -147,8 +147,14 @@ class Mailbox:
     async def _start(self) -> None:
         try:
             await self._endpoint.on_start()
+        except asyncio.CancelledError:
+            if self._state is not EndpointState.STARTED:
+                raise  # it was given up
+            self._ends_with(self._cancelled("on_start"))
+            self._begin_stop(run_on_stop=False)
+            return
         except Exception as error:  # noqa: BLE001 - whatever it is, it ends the endpoint
-            self._error = error
+            self._ends_with(error)
             self._begin_stop(run_on_stop=False)
             return
         if self._state is EndpointState.STARTED:
@@ -165,9 +171,13 @@ class Mailbox:
     def fail(self, error: BaseException) -> None:
         """Log, and close with that error."""
         logger.error("%s failed: %r", self._endpoint.address, error, exc_info=error)
+        self._ends_with(error)
+        self._begin_stop(run_on_stop=self._state is not EndpointState.CREATED)
+
+    def _ends_with(self, error: BaseException) -> None:
+        """The first of several errors counts."""
         if self._error is None:
             self._error = error
-        self._begin_stop(run_on_stop=self._state is not EndpointState.CREATED)
 
     def _begin_stop(self, *, run_on_stop: bool) -> None:
         if self._stop_task is None and self._state is not EndpointState.TERMINATED:
@@ -186,9 +196,12 @@ class Mailbox:
             self.handlers.open()
             if run_on_stop:
                 await self._endpoint.on_stop()
+        except asyncio.CancelledError:
+            if self._state is EndpointState.TERMINATED:
+                raise  # the process died
+            self._ends_with(self._cancelled("on_stop"))
         except Exception as error:  # noqa: BLE001 - whatever it is, termination carries it
-            if self._error is None:
-                self._error = error
+            self._ends_with(error)
         self._state = EndpointState.TERMINATED
         self._refuse_calls()
         if self.handlers.tasks:
@@ -198,6 +211,12 @@ class Mailbox:
             await asyncio.wait(leftovers)
         self._unregister(self._endpoint)
         self._complete()
+
+    def _cancelled(self, what: str) -> HandlerCancelledError:
+        """An awaited future that was cancelled must not leave an endpoint that never ends."""
+        return HandlerCancelledError(
+            f"{self._endpoint.address}: {what} was cancelled, or something that it awaited"
+        )
 
     def abort(self) -> None:
         """End at once without ``on_stop``, as when the process is killed."""

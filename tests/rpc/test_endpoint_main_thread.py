@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flinkray.core.errors import RecipientUnreachableError
+from flinkray.core.errors import HandlerCancelledError, RecipientUnreachableError
 from flinkray.core.ids import JobMasterId
 from flinkray.rpc import LocalNetwork, LocalRpcService, RpcService
 from flinkray.rpc.mailbox import EndpointState
@@ -169,6 +169,94 @@ async def test_first_error_is_what_an_endpoint_ends_with(services: Services) -> 
     with pytest.raises(RuntimeError, match="the first"):
         await endpoint.terminated
     assert endpoint.story == ["on_start", "on_stop"]
+
+
+@on_virtual_services
+async def test_error_of_an_on_start_that_is_given_up_is_not_the_first(services: Services) -> None:
+    """RPC-12"""
+
+    class FailsAsItIsGivenUp(Scripted):
+        async def on_start(self) -> None:
+            try:
+                await self.may_start.wait()
+            finally:
+                raise OSError("the last")
+
+    endpoint = FailsAsItIsGivenUp(services.host)
+    endpoint.may_stop.set()
+    endpoint.start()
+    await services.let_time_pass(1)
+    endpoint.on_fatal_error(RuntimeError("the first"))
+    with pytest.raises(RuntimeError, match="the first"):
+        await endpoint.terminated
+
+
+class AwaitsWhatIsCancelled(Scripted):
+    """As one does that cancels a task of its own and waits for its end."""
+
+    def __init__(self, service: RpcService, *, starts: bool) -> None:
+        super().__init__(service)
+        self._starts = starts
+        self.waited_for: asyncio.Future[None] = service.loop.create_future()
+
+    async def on_start(self) -> None:
+        if not self._starts:
+            await self.waited_for
+        self.story.append("on_start")
+
+    async def on_stop(self) -> None:
+        self.story.append("on_stop")
+        await self.waited_for
+
+
+@on_virtual_services
+async def test_an_endpoint_whose_on_start_awaits_what_is_cancelled_has_failed(
+    services: Services,
+) -> None:
+    """RPC-18: it was neither running nor terminated, and calls waited for it for ever."""
+    endpoint = AwaitsWhatIsCancelled(services.host, starts=False)
+    endpoint.start()
+    echo = await services.caller.connect(endpoint.address, EchoGateway)
+    asked = asyncio.ensure_future(echo.echo(1))
+    await services.let_time_pass(1)
+    endpoint.waited_for.cancel()
+    with pytest.raises(RecipientUnreachableError, match="on_start was cancelled, or something"):
+        await asked
+    with pytest.raises(HandlerCancelledError, match="host/echo: on_start was cancelled"):
+        await endpoint.terminated
+    assert endpoint.story == []
+
+
+@on_virtual_services
+async def test_an_endpoint_whose_on_stop_awaits_what_is_cancelled_ends_all_the_same(
+    services: Services,
+) -> None:
+    """RPC-13: it stayed, and so did its service, for ever."""
+    services.host_error = HandlerCancelledError
+    endpoint = AwaitsWhatIsCancelled(services.host, starts=True)
+    endpoint.start()
+    task = endpoint.create_task(asyncio.Event().wait())
+    await services.let_time_pass(1)
+    endpoint.close()
+    await services.let_time_pass(1)
+    endpoint.waited_for.cancel()
+    with pytest.raises(HandlerCancelledError, match="on_stop was cancelled, or something"):
+        await services.host.close()
+    assert endpoint.story == ["on_start", "on_stop"]
+    assert endpoint.mailbox.state is EndpointState.TERMINATED
+    assert task.cancelled()
+
+
+@on_virtual_services
+async def test_an_error_before_counts_more_than_a_cancelled_on_stop(services: Services) -> None:
+    """RPC-12"""
+    endpoint = AwaitsWhatIsCancelled(services.host, starts=True)
+    endpoint.start()
+    await services.let_time_pass(1)
+    endpoint.waited_for.cancel()
+    endpoint.on_fatal_error(RuntimeError("the first"))
+    with pytest.raises(RuntimeError, match="the first"):
+        await endpoint.terminated
 
 
 @on_virtual_services
