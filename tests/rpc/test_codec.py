@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, Flag
 from typing import Any
 
 import msgpack
@@ -270,6 +270,26 @@ def test_a_class_that_took_the_name_of_another_is_not_sent_for_it() -> None:
     )
     with pytest.raises(RpcSerializationError, match="is not a registered message type"):
         codec.encode(impostor())
+
+
+@register
+class Access(Flag):
+    """Flags that may travel one by one."""
+
+    READ = 1
+    WRITE = 2
+
+
+def test_what_has_no_wire_form_among_the_values_of_its_type_is_refused() -> None:
+    """What else was raised ended no call: a handler with such a result left its caller waiting."""
+    assert codec.decode(codec.encode((Access.READ, Access.WRITE))) == (Access.READ, Access.WRITE)
+    with pytest.raises(RpcSerializationError, match=r"cannot send <Access\..*no combinations"):
+        codec.encode({"access": Access.READ | Access.WRITE})
+    vertex = ExecutionVertexID(JobVertexID(bytes(16)), 0)
+    attempt = ExecutionAttemptID(ExecutionGraphID(bytes(16)), vertex, -1)
+    for value in (attempt, (attempt,), Access(0)):
+        with pytest.raises(RpcSerializationError, match="cannot send"):
+            codec.encode(value)
 
 
 def test_numbers_that_do_not_fit_are_refused_wherever_they_are() -> None:

@@ -15,9 +15,10 @@ their names and are looked up in the registry, never imported.
 from __future__ import annotations
 
 import builtins
+import struct
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
-from enum import Enum
+from enum import Enum, Flag
 from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any
@@ -78,7 +79,7 @@ def encode(value: object) -> bytes:
         raise RpcSerializationError(
             f"cannot send a {type(value).__name__}: an int has more than 64 bits"
         ) from None
-    except (ValueError, RecursionError, UnicodeEncodeError) as error:
+    except (ValueError, RecursionError, struct.error) as error:
         raise RpcSerializationError(f"cannot send a {type(value).__name__}: {error}") from error
 
 
@@ -189,7 +190,7 @@ def _make_lowerer(cls: type) -> _Lowerer:
         return lambda value: _ext((_COMPOSITE_EXT, prefix + value.to_bytes()))
     if issubclass(cls, Enum):
         members = {member: _ext((_ENUM_EXT, prefix + member.name.encode())) for member in cls}
-        return members.__getitem__
+        return partial(_lower_flag, members) if issubclass(cls, Flag) else members.__getitem__
     if issubclass(cls, str):
         return lambda value: _ext((_STR_EXT, prefix + value.encode()))
     if is_dataclass(cls):
@@ -201,6 +202,12 @@ def _make_lowerer(cls: type) -> _Lowerer:
         values_of = attrgetter(*names)
         return lambda value: {_MESSAGE_KEY: (name, *_lower_items(values_of(value)))}
     raise _RefusedError(f"a {cls.__name__} (registered, but neither id, str, enum nor dataclass)")
+
+
+def _lower_flag(members: dict[Any, Any], value: Any) -> Any:
+    if value not in members:
+        raise _RefusedError(f"{value!r}: of a Flag only members have names, and no combinations")
+    return members[value]
 
 
 _ext = partial(tuple.__new__, msgpack.ExtType)
