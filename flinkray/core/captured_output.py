@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
+from io import BytesIO
 from pathlib import Path
 
 from flinkray.core.ids import JobID
@@ -48,11 +49,13 @@ def printed(data: bytes) -> bytes:
 
 
 def last_lines(file: Path, number: int, most_bytes: int = 2**20) -> bytes:
-    """The end of a file, without Ray's own lines: at most so many lines, and bytes."""
+    """The end of a file, without Ray's own lines: at most so many lines, and bytes.  Of a last line
+    that is longer than that, its end."""
     size = file.stat().st_size
     with file.open("rb") as opened:
-        opened.seek(max(0, size - most_bytes))
+        opened.seek(max(0, size - most_bytes - 1))
         data = opened.read()
-    if size > most_bytes:
-        data = data.partition(b"\n")[2]
-    return b"".join(printed(data).splitlines(keepends=True)[-number:]) if number else b""
+    if size > most_bytes:  # the first byte tells whether a line begins after it
+        data = data.partition(b"\n")[2] or data[1:]
+    # a line that was written over, as by a progress bar, is one
+    return b"".join(BytesIO(printed(data)).readlines()[-number:]) if number else b""

@@ -88,6 +88,8 @@ def test_the_files_of_a_job_are_known_by_its_id(tmp_path: Path) -> None:
         (9, 1000, b"one\nthree\nfour\n"),
         (0, 1000, b""),
         (9, 10, b"four\n"),
+        (9, 11, b"three\nfour\n"),
+        (9, 4, b"our\n"),
     ],
 )
 def test_the_end_of_a_file_is_in_whole_lines(
@@ -96,6 +98,13 @@ def test_the_end_of_a_file_is_in_whole_lines(
     file = tmp_path / "worker.out"
     file.write_text(":job_id:1\none\n:task_name:two\nthree\nfour\n")
     assert last_lines(file, lines, most_bytes) == text
+
+
+def test_a_line_that_was_written_over_counts_once(tmp_path: Path) -> None:
+    """A progress bar left no room for others."""
+    file = tmp_path / "worker.err"
+    file.write_bytes(b"one\n 10 %\r 20 %\r 30 %\ntwo\n")
+    assert last_lines(file, 2) == b" 10 %\r 20 %\r 30 %\ntwo\n"
 
 
 def test_a_process_that_follows_one_of_the_same_name_is_shown_from_its_beginning(
