@@ -56,6 +56,8 @@ class LeaderConnection(LeaderRetrievalListener, Generic[G, S]):
         self._settings = settings
         self._connection: RegisteredRpcConnection[G, S] | None = None
         self._watch: TerminationWatch | None = None
+        self._is_told = False
+        """Whether on_connected was called, and on_lost has not to be called any more."""
         self._retriever: LeaderRetrievalService | None = None
         self.leader_address: str | None = None
         """Of the last leader that was told, be it that it leads no more; None: of none yet."""
@@ -70,9 +72,9 @@ class LeaderConnection(LeaderRetrievalListener, Generic[G, S]):
     async def stop(self) -> None:
         """No callback after this; idempotent."""
         retriever, self._retriever = self._retriever, None
+        self._drop()  # before anything is waited for: an answer may be under way
         if retriever is not None:
             await retriever.stop()
-        self._drop()
 
     @property
     def target_gateway(self) -> G | None:
@@ -104,7 +106,7 @@ class LeaderConnection(LeaderRetrievalListener, Generic[G, S]):
         connection = self._connection
         if connection is None:
             return
-        if connection.is_connected:
+        if self._is_told:
             self._lost(connection, reason)
         else:
             connection.try_reconnect()
@@ -112,9 +114,9 @@ class LeaderConnection(LeaderRetrievalListener, Generic[G, S]):
     def notify_leader_address(
         self, address: str | None, session_id: LeaderSessionID | None
     ) -> None:
-        was_connected = self.target_gateway is not None
+        was_told = self._is_told
         self._drop()
-        if was_connected:
+        if was_told:
             self._endpoint.run_async(lambda: self._on_lost(f"{self._target_name} changed"))
         if address is None or session_id is None:
             return
@@ -140,6 +142,7 @@ class LeaderConnection(LeaderRetrievalListener, Generic[G, S]):
         connection = self._connection
         assert connection is not None
         log.info("%s: registered at %s", self._endpoint.address, connection.target_address)
+        self._is_told = True
         # not what is at its address by now, which may be its successor
         self._watch = self._endpoint.watch(gateway, lambda reason: self._lost(connection, reason))
         result = self._on_connected(gateway, response)
@@ -153,10 +156,12 @@ class LeaderConnection(LeaderRetrievalListener, Generic[G, S]):
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
+        self._is_told = False
         self._endpoint.run_async(lambda: self._on_lost(reason))
         connection.try_reconnect()
 
     def _drop(self) -> None:
+        self._is_told = False
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None

@@ -32,7 +32,8 @@ class _Contender(LeaderContender):
         """In which it leads now."""
         self.on_revoked: Callable[[], object] | None = None
         self.on_error: Callable[[Exception], None] = self._failed
-        self._error: Exception | None = None
+        self.error: Exception | None = None
+        """Of the election, while there was no endpoint that could fail."""
         self._changed = asyncio.Event()
 
     async def until_granted(self) -> LeaderSessionID:
@@ -40,8 +41,8 @@ class _Contender(LeaderContender):
         while self.session_id is None:
             await self._changed.wait()
             self._changed.clear()
-            if self._error is not None:
-                raise self._error
+            if self.error is not None:
+                raise self.error
         return self.session_id
 
     def grant_leadership(self, session_id: LeaderSessionID) -> None:
@@ -57,7 +58,7 @@ class _Contender(LeaderContender):
         self.on_error(error)
 
     def _failed(self, error: Exception) -> None:
-        self._error = error
+        self.error = error
         self._changed.set()
 
 
@@ -82,7 +83,7 @@ class Leadership:
         """Let others find *endpoint*.
 
         It fails with :class:`LeadershipLostError` when the leadership is lost, or was lost since it
-        was won: an endpoint leads in one session.  It fails when the election does.
+        was won: an endpoint leads in one session.  It fails when the election does, or has since.
         """
 
         def lost() -> None:
@@ -90,6 +91,9 @@ class Leadership:
 
         if self.is_lost:
             lost()
+            return
+        if self._contender.error is not None:  # nobody would hear of a loss any more
+            endpoint.on_fatal_error(self._contender.error)
             return
         self._contender.on_revoked = lost
         self._contender.on_error = endpoint.on_fatal_error

@@ -1,15 +1,17 @@
-"""What a connection that follows a leader says of why it is not registered."""
+"""A connection that follows a leader: whom it tells of what, and why it is not registered."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import NoReturn
 
 from flinkray.actors.gateways import ResourceManagerGateway
 from flinkray.actors.shared.leader_connection import LeaderConnection
 from flinkray.core.ids import LeaderSessionID, ResourceManagerId
 from flinkray.ha import LeaderRetrievalListener, LeaderRetrievalService
-from flinkray.rpc import LocalRpcService, RegistrationSettings, RpcEndpoint
+from flinkray.rpc import LocalNetwork, LocalRpcService, RegistrationSettings, RpcEndpoint
 from flinkray.testing.virtual_time import on_virtual_time
+from tests.rpc.endpoints import EchoEndpoint, EchoGateway
 
 
 class Retriever(LeaderRetrievalService):
@@ -61,3 +63,101 @@ async def test_it_says_why_it_is_not_registered() -> None:
     assert connection.obstacle == "no ResourceManager is known to lead"
     await connection.stop()
     await service.close()
+
+
+class Follower:
+    """Follows the leader at ``host/echo``, which takes everybody, and notes what it is told."""
+
+    def __init__(self) -> None:
+        network = LocalNetwork()
+        self.host = LocalRpcService("host", network)
+        self.service = LocalRpcService("TaskExecutor-1", network)
+        EchoEndpoint(self.host).start()
+        endpoint = RpcEndpoint(self.service, "taskexecutor")
+        endpoint.start()
+        self.story: list[str] = []
+        self.connection: LeaderConnection[EchoGateway, object] = LeaderConnection(
+            endpoint,
+            target_name="leader",
+            gateway=EchoGateway,
+            token_type=ResourceManagerId,
+            register=lambda echo: echo.echo("welcome"),
+            on_connected=lambda echo, answer: self.story.append(str(answer)),
+            on_lost=self.story.append,
+            on_rejection=never,
+            settings=RegistrationSettings(),
+        )
+
+    def leads(self, address: str | None = "host/echo") -> None:
+        session = None if address is None else LeaderSessionID.generate()
+        self.connection.notify_leader_address(address, session)
+
+    async def until_answered(self) -> None:
+        """Until the answer is here, of which nobody has been told yet."""
+        while self.connection.target_gateway is None:  # noqa: ASYNC110 - nobody is told yet
+            await asyncio.sleep(0)
+        assert self.story == []
+
+    async def close(self) -> None:
+        await self.connection.stop()
+        await self.service.close()
+        await self.host.close()
+
+
+@on_virtual_time
+async def test_each_leader_is_lost_once_and_found_again_while_it_leads() -> None:
+    follower = Follower()
+    follower.leads()
+    await asyncio.sleep(1)
+    follower.connection.reconnect("it is deaf")
+    follower.connection.reconnect("it is deaf, says another")
+    await asyncio.sleep(1)
+    follower.leads()
+    await asyncio.sleep(1)
+    follower.leads(None)
+    follower.connection.reconnect("nobody leads")
+    await asyncio.sleep(1)
+    assert follower.story == [
+        "welcome", "it is deaf", "welcome", "leader changed", "welcome", "leader changed"
+    ]  # fmt: skip
+    await follower.close()
+
+
+@on_virtual_time
+async def test_a_leader_that_changes_before_anybody_hears_of_its_answer_is_not_lost() -> None:
+    """It was told as lost, and had never been told."""
+    follower = Follower()
+    follower.leads()
+    await follower.until_answered()
+    follower.leads(None)
+    await asyncio.sleep(1)
+    assert follower.story == []
+    await follower.close()
+
+
+@on_virtual_time
+async def test_an_answer_that_is_overtaken_before_anybody_hears_of_it_does_not_count() -> None:
+    follower = Follower()
+    follower.leads()
+    await follower.until_answered()
+    follower.connection.reconnect("it has forgotten us")
+    await asyncio.sleep(1)
+    assert follower.story == ["welcome"]
+    await follower.close()
+
+
+@on_virtual_time
+async def test_nobody_is_told_anything_while_the_retrieval_ends() -> None:
+    """The answer of a leader came meanwhile: its heartbeats began when all had been stopped."""
+
+    class Slow(Retriever):
+        async def stop(self) -> None:
+            await asyncio.sleep(1)
+
+    follower = Follower()
+    await follower.connection.start(Slow())
+    follower.leads()
+    await follower.connection.stop()
+    assert follower.story == []
+    assert follower.connection.target_gateway is None
+    await follower.close()

@@ -12,7 +12,14 @@ from flinkray.actors.gateways.messages import ClusterArguments
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.shared.leadership import Leadership, LeadershipLostError, StandbyMaster
 from flinkray.core.config import Configuration
-from flinkray.ha import EmbeddedHaServices, LeaderElectionError, MemoryDirectory
+from flinkray.core.ids import LeaderSessionID
+from flinkray.ha import (
+    EmbeddedHaServices,
+    LeaderContender,
+    LeaderElection,
+    LeaderElectionError,
+    MemoryDirectory,
+)
 from flinkray.rpc import LocalNetwork, LocalRpcService, RpcEndpoint, RpcService
 from flinkray.testing.waiting import eventually
 from tests.ha.recorders import RecordingListener, callbacks_delivered
@@ -106,6 +113,43 @@ async def test_an_election_that_fails_is_told_to_who_waits_and_ends_the_endpoint
         await waiting
     with pytest.raises((LeaderElectionError, LeadershipLostError)):
         await endpoint.terminated
+
+
+class _FailingElection(LeaderElection):
+    """Grants, and then fails by itself: it says nothing of the leadership any more."""
+
+    def __init__(self) -> None:
+        self.confirmed: list[str] = []
+        self._contender: LeaderContender | None = None
+
+    async def start_leader_election(self, contender: LeaderContender) -> None:
+        self._contender = contender
+        contender.grant_leadership(LeaderSessionID.generate())
+
+    def fail(self) -> None:
+        assert self._contender is not None
+        self._contender.handle_error(LeaderElectionError("access was taken away"))
+
+    async def confirm_leadership(self, session_id: LeaderSessionID, address: str) -> None:
+        self.confirmed.append(address)
+
+    async def has_leadership(self, session_id: LeaderSessionID) -> bool:
+        return True
+
+    async def close(self) -> None: ...
+
+
+async def test_an_election_that_fails_between_grant_and_confirmation_ends_the_endpoint(
+    endpoint: RpcEndpoint,
+) -> None:
+    """It was found, and would have led for ever: nobody told it of anything any more."""
+    election = _FailingElection()
+    leadership = await Leadership.win(election)
+    election.fail()
+    await leadership.confirm(endpoint)
+    with pytest.raises(LeaderElectionError, match="access was taken away"):
+        await endpoint.terminated
+    assert election.confirmed == []
 
 
 async def test_leadership_is_certain_until_it_is_lost(services: EmbeddedHaServices) -> None:
