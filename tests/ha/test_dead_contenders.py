@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.exceptions import NoNodeError
@@ -15,7 +17,9 @@ from flinkray.core.message import message
 from flinkray.core.schema import stored
 from flinkray.ha import LeaderElection, StoreError, open_directory
 from flinkray.ha.zookeeper import ZooKeeperClient, ZooKeeperHaServices
+from flinkray.ha.zookeeper.dead_contenders import DeadContenders
 from flinkray.rpc import LocalNetwork, LocalRpcService
+from flinkray.testing.virtual_time import on_virtual_time
 from flinkray.testing.waiting import eventually
 from tests.ha.recorders import RecordingContender
 from tests.zookeeper_server import ZooKeeperServer
@@ -85,6 +89,15 @@ async def place_taken(services: ZooKeeperHaServices, component: str, number: int
     await eventually(are_there, 60, f"{number} contenders")
 
 
+def stop_looking(services: ZooKeeperHaServices) -> None:
+    """Of a process that is dead: it looks at no other one any more."""
+    for driver in services._drivers.values():
+        latch = driver._latch
+        assert latch is not None
+        assert latch._dead is not None
+        latch._dead.stop()
+
+
 async def test_the_next_one_leads_though_the_session_of_the_dead_leader_lives(
     make_process: MakeProcess,
 ) -> None:
@@ -96,8 +109,9 @@ async def test_the_next_one_leads_though_the_session_of_the_dead_leader_lives(
         await place_taken(services, "dispatcher", place + 1)
     await granted(contenders["one"])
     network = processes["three"][0].network
-    network.crash("two")
-    network.crash("one")
+    for name in ("two", "one"):
+        network.crash(name)
+        stop_looking(processes[name][1])
     await granted(contenders["three"])
     assert contenders["two"].story == []
 
@@ -135,3 +149,26 @@ async def test_the_next_process_of_a_name_does_not_wait_for_the_session_of_the_o
     _, successor = await make_process("JobMaster")
     contender = await contend(successor.get_job_master_leader_election(JOB, second))
     assert await granted(contender) == second
+
+
+@on_virtual_time
+async def test_a_death_that_comes_as_nobody_looks_at_it_any_more_harms_nobody() -> None:
+    """It comes before the watch is cancelled, and after its waiter was: that was an error."""
+    errors: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: errors.append(context["message"]))
+    for turns in range(12):
+        network = LocalNetwork()
+        service = LocalRpcService("standby", network)
+        LocalRpcService("leader", network)
+        nobody: Any = None
+        dead = DeadContenders(nobody, "connection_info", service)
+        dead.watch("latch", "leader#2")
+        await asyncio.sleep(1)
+        network.crash("leader")
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        dead.stop()
+        await asyncio.sleep(1)
+        await network.close()
+    assert errors == []

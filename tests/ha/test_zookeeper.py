@@ -319,6 +319,34 @@ async def test_what_somebody_deletes_is_published_again(
     assert contender.story == [contender.session_id]
 
 
+async def test_a_leader_is_found_though_the_connection_breaks_as_it_looks_who_was_quicker(
+    make_services: MakeServices, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its confirmation failed, and so did its process."""
+    services, others = await make_services(), await make_services()
+    election = services.get_dispatcher_leader_election()
+    contender = await contend(election)
+    await granted(contender)
+    client, path = services._client, f"/{root}/leader/dispatcher/connection_info"
+    do, happened = client.do, list[str]()
+
+    async def do_in_a_bad_moment(begin: Callable[[KazooClient], Any]) -> Any:
+        if begin.__qualname__.endswith("_put.<locals>.begin") and not happened:
+            happened.append("somebody was quicker")
+            others._client.blocking(lambda zk: zk.create(path, b"somebody"))
+        elif "_is_there" in begin.__qualname__ and len(happened) == 1:
+            happened.append("the connection broke")
+            raise ConnectionLoss
+        return await do(begin)
+
+    monkeypatch.setattr(client, "do", do_in_a_bad_moment)
+    await election.confirm_leadership(contender.session_id, "here")
+    assert happened == ["somebody was quicker", "the connection broke"]
+    listener = await listen(others)
+    await told(listener, ("here", contender.session_id))
+    assert contender.story == [contender.session_id]
+
+
 async def test_who_loses_its_latch_leads_no_longer(make_services: MakeServices, root: str) -> None:
     """And its successor is found in its place, though what it published lives as long as it."""
     services, others = await make_services(), await make_services()

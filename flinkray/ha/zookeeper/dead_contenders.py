@@ -63,7 +63,7 @@ class DeadContenders:
         """Whether there was a connection to be lost for a while."""
         began = self._processes.clock.monotonic()
         lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        watch = self._processes.watch_process(process, lambda _: lost.set_result(None))
+        watch = self._processes.watch_process(process, lambda _: _set(lost))
         try:
             await lost
         finally:
@@ -85,3 +85,8 @@ class DeadContenders:
             return transaction.commit_async()
 
         check_transaction(await self._client.do(begin))
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():  # nobody may wait for it any more
+        future.set_result(None)

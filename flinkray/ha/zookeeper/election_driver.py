@@ -109,15 +109,13 @@ class ZooKeeperElectionDriver(LeaderElectionDriver):
         async with self._publishing:
             while (fence := self.fence) is not None:
                 try:
-                    await self._put(fence, data)
-                    return
+                    if await self._put(fence, data) or not await self._is_there(fence):
+                        return  # it is found, or no longer the leader: the latch will hear of it
                 except AWAY:
                     await self._client.until_connected()
-                except _OVERTAKEN:
-                    if not await self._is_there(fence):
-                        return  # no longer the leader; the latch will hear of it
 
-    async def _put(self, fence: str, data: bytes) -> None:
+    async def _put(self, fence: str, data: bytes) -> bool:
+        """False: somebody else was quicker, or has taken over."""
         path = f"{self._path}/{CONNECTION_INFO}"
         stat = await self._client.do(lambda zk: zk.exists_async(path))
         session = self._client.session
@@ -133,7 +131,12 @@ class ZooKeeperElectionDriver(LeaderElectionDriver):
                 transaction.create(path, data, ephemeral=True)
             return transaction.commit_async()
 
-        check_transaction(await self._client.do(begin))
+        results = await self._client.do(begin)
+        try:
+            check_transaction(results)
+        except _OVERTAKEN:
+            return False
+        return True
 
     async def _is_there(self, path: str) -> bool:
         return bool(await self._client.do(lambda zk: zk.exists_async(path)))
