@@ -115,7 +115,7 @@ class TaskMetrics:
     def _watermark(self, name: str, watermark: int) -> dict[str, float]:
         if watermark == _NO_WATERMARK:
             return {}
-        if watermark == MAX_TIMESTAMP:  # there is nothing to come that could be late
+        if watermark >= MAX_TIMESTAMP:  # nothing is to come that could be late; floats round it up
             return {name: watermark}
         return {name: watermark, "watermarkLag": self._now() * 1000 - watermark}
 
@@ -169,11 +169,13 @@ def _known(watermark: int) -> int | None:
 def _value_of(name: str, metric: object) -> float | None:
     """None: it has none."""
     if isinstance(metric, Gauge):
-        try:
-            return float(metric.get_value())
-        except BaseException as error:  # noqa: BLE001 - whatever the user's gauge raised
-            log.debug("%s cannot be read: %s", name, summary_of(error))
-            return None
-    if isinstance(metric, Counter | Meter):
-        return metric.get_count()
-    return None  # distributions have more than one value; the task's log has them when it ends
+        read = metric.get_value
+    elif isinstance(metric, Counter | Meter):
+        read = metric.get_count
+    else:
+        return None  # distributions have more than one value; the task's log has them at its end
+    try:
+        return float(read())  # users count with numbers of NumPy, too, which Ray refuses
+    except BaseException as error:  # noqa: BLE001 - whatever the user's gauge or number raised
+        log.debug("%s cannot be read: %s", name, summary_of(error))
+        return None

@@ -78,3 +78,17 @@ def test_latency_is_shown_until_there_are_other_calls(
     for _ in range(3):
         exporter.export(calls, 0, 0)
     assert [value for name, value, _ in told if "latency" in name] == [2e-6, 2e-6]
+
+
+def test_names_in_any_script_are_written_out(
+    told: list[tuple[str, float, dict[str, str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray raises at labels that are not ASCII, and no figure of the process came any more."""
+    exporter = MetricsExporter("flinkray-default", "process")
+    tags = {"job": "Flüge \udc80", "vertex": "Map"}
+    samples = [MetricSample("flinkray_depth_of_names", "Of a queue.", 7.0, tags)]
+    exporter.export(RpcMetrics(), 0, 0, samples)
+    (shown,) = (of for name, _, of in told if name == "flinkray_depth_of_names")
+    assert (shown["job"], shown["vertex"]) == ("Fl\\xfcge \\udc80", "Map")
+    monkeypatch.undo()
+    exporter.export(RpcMetrics(), 0, 0, samples)  # by Ray's own gauge

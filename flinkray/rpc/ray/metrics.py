@@ -69,7 +69,7 @@ class MetricsExporter:
             MetricSample(*_CONNECTIONS, connections, {}),
         )
         for sample in chain(samples, self._of_calls(metrics), own):
-            tags = {**self._tags, **sample.tags}
+            tags = {name: _label(of) for name, of in {**self._tags, **sample.tags}.items()}
             self._gauge(sample, tags).set(sample.value, tags)
             series = sample.name, *tags.values()
             shown[series] = tags
@@ -104,6 +104,12 @@ class MetricsExporter:
                     for quantile in QUANTILES:
                         of_quantile = {**tags, "quantile": f"{quantile:g}"}
                         yield MetricSample(*_LATENCY, latency.quantile(quantile), of_quantile)
+
+
+def _label(text: str) -> str:
+    """As Ray takes it, which knows labels in ASCII only, and raises at others: those are written
+    out."""
+    return text if text.isascii() else text.encode("ascii", "backslashreplace").decode()
 
 
 def since(now: LatencyHistogram, before: LatencyHistogram) -> LatencyHistogram:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
+
+log = logging.getLogger(__name__)
 
 
 class Metric:
     """What a group has under a name."""
+
+
+M = TypeVar("M", bound=Metric)
 
 
 class Counter(Metric):
@@ -78,7 +84,11 @@ class Gauge(Metric):
 
 
 class MetricGroup:
-    """Metrics under a name; groups nest."""
+    """Metrics under a name; groups nest.
+
+    Who asks for a metric of a name that another kind has is given one of its own, which is not
+    shown (as in Flink).
+    """
 
     def __init__(self, path: tuple[str, ...] = ()) -> None:
         self._path = path
@@ -88,25 +98,38 @@ class MetricGroup:
     def add_group(self, name: str, extra: str | None = None) -> MetricGroup:
         """A group inside this one; with *extra*, a key and its value."""
         path = (name,) if extra is None else (name, extra)
+        for part in path:
+            _check(part)
         return self._groups.setdefault(path, MetricGroup((*self._path, *path)))
 
     def counter(self, name: str) -> Counter:
-        return self._register(name, Counter)  # type: ignore[no-any-return]
+        return self._register(name, Counter, Counter)
 
     def gauge(self, name: str, obj: Callable[[], int]) -> None:
-        self._register(name, lambda: Gauge(obj))
+        self._register(name, Gauge, partial(Gauge, obj))
 
     def meter(self, name: str, time_span_in_seconds: int = 60) -> Meter:
-        make = partial(Meter, time_span_in_seconds)
-        return self._register(name, make)  # type: ignore[no-any-return]
+        return self._register(name, Meter, partial(Meter, time_span_in_seconds))
 
     def distribution(self, name: str) -> Distribution:
-        return self._register(name, Distribution)  # type: ignore[no-any-return]
+        return self._register(name, Distribution, Distribution)
 
-    def _register(self, name: str, make: Callable[[], Any]) -> Any:
-        if name not in self._metrics:
-            self._metrics[name] = make()
-        return self._metrics[name]
+    def _register(self, name: str, kind: type[M], make: Callable[[], M]) -> M:
+        _check(name)
+        known = self._metrics.get(name)
+        if isinstance(known, kind):
+            return known
+        made = make()
+        if known is None:
+            self._metrics[name] = made
+        else:
+            log.warning(
+                "the %s %s is not shown: there is a %s of that name",
+                kind.__name__.lower(),
+                ".".join((*self._path, name)),
+                type(known).__name__.lower(),
+            )
+        return made
 
     def all(self) -> dict[str, Any]:
         """Every metric below this group by its full name; from any thread."""
@@ -115,3 +138,8 @@ class MetricGroup:
         for group in groups:
             found.update(group.all())
         return found
+
+
+def _check(name: object) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a metric or of a group is a str, not {name!r}")

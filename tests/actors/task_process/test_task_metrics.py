@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
+
+import numpy as np
 
 from flinkray.actors.shared.exported_metrics import TASK
 from flinkray.actors.task_process.task_metrics import ShownAs, TaskMetrics, io_metrics_of
 from flinkray.core.ids import JobVertexID
 from flinkray.scheduler.shared.io_metrics import total
 from flinkray.streaming.functions.metrics import MetricGroup
+from flinkray.streaming.records.elements import MAX_TIMESTAMP
 
 
 def _task(vertex: int, name: str = "Map", subtask: int = 0) -> ShownAs:
@@ -88,3 +92,37 @@ def test_a_later_attempt_takes_the_place_of_the_one_before() -> None:
     assert _values(metrics) == {("num_records_in", "Map"): 2}
     metrics.ended(_task(1), second)
     assert _values(metrics) == {}
+
+
+def test_a_task_that_has_read_all_is_not_late() -> None:
+    """Its lag was shown as so many milliseconds before the beginning of time."""
+    metrics = TaskMetrics(lambda: 10.0)
+    metrics.begun(_task(1), _group(currentInputWatermark=MAX_TIMESTAMP))
+    metrics.begun(_task(2, "Source"), _group(currentOutputWatermark=9000))
+    metrics.begun(_task(3, "Sink"), _group(currentInputWatermark=-(1 << 63)))
+    assert _values(metrics) == {
+        ("current_input_watermark", "Map"): float(MAX_TIMESTAMP),
+        ("current_output_watermark", "Source"): 9000,
+        ("watermark_lag", "Source"): 1000,
+    }
+
+
+class _NoNumber:
+    def __radd__(self, other: int) -> _NoNumber:
+        return self
+
+
+def test_what_users_count_with_harms_no_other_figure() -> None:
+    """Ray takes Python's own numbers and raises at others: no figure of the process came any more
+    once one function had counted with a number of NumPy."""
+    group = MetricGroup()
+    group.counter("of_numpy").inc(np.int64(3))
+    group.meter("rate").mark_event(np.int32(4))
+    group.counter("too_large").inc(10**400)
+    odd: Any = _NoNumber()
+    group.counter("odd").inc(odd)
+    metrics = TaskMetrics(lambda: 0.0)
+    metrics.begun(_task(1), group)
+    found = {one.tags["metric"]: one.value for one in metrics.samples()}
+    assert found == {"of_numpy": 3, "rate": 4}
+    assert {type(value) for value in found.values()} == {float}
