@@ -165,3 +165,35 @@ async def test_who_has_left_ray_is_not_asked_to_be_patient() -> None:
     with pytest.raises(ray.exceptions.RaySystemError):
         await answer
     assert len(left.questions) == 1
+
+
+@on_virtual_time
+async def test_a_head_is_not_away_for_ever_because_somebody_gave_up_asking_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It was told to be away, again and again, while it answered all others."""
+    head = RayHead("test", failing := Unanswered(), lambda: True)
+    impatient = asyncio.ensure_future(head.ask_patiently(max, 1, 2))
+    patient = asyncio.ensure_future(head.ask_patiently(max, 3, 4))
+    await asyncio.sleep(0)
+    unavailable = ray.exceptions.RpcError("UNAVAILABLE", rpc_code=14)
+    for question in failing.questions[:2]:
+        question.set_exception(unavailable)
+    await asyncio.sleep(0.5)
+    impatient.cancel()
+    await asyncio.sleep(0.6)
+    failing.questions[2].set_exception(unavailable)
+    await asyncio.sleep(10)
+    assert head.outage is not None, "one is left who asks"
+    patient.cancel()
+    await asyncio.sleep(0.1)
+    assert head.outage is None, "nobody asks"
+    assert "answers again" not in caplog.text
+    answer = asyncio.ensure_future(head.ask(max, 5, 6))
+    await asyncio.sleep(0)
+    failing.questions[-1].set_result(6)
+    assert await answer == 6
+    assert "answers again" in warnings(caplog)[-1]
+    told = len(warnings(caplog))
+    await asyncio.sleep(1000)
+    assert (head.outage, len(warnings(caplog))) == (None, told)

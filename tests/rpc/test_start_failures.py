@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
+from flinkray.core.errors import RemoteError
 from flinkray.rpc.ray.actors import died_at_its_start
+from flinkray.rpc.ray.process import failed_start
+from flinkray.rpc.wire import codec
 
 STACK = """The actor died because of an error raised in its creation task
   File "/venv/lib/python3.11/site-packages/ray/_private/function_manager.py", line 652, in load
@@ -22,3 +27,27 @@ def test_other_reasons_are_told_in_rays_words() -> None:
     assert (
         died_at_its_start("Dispatcher", why) == f"the process Dispatcher died at its start: {why}"
     )
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ValueError("no such port"), ValueError("no such port")),
+        (KeyError(2**70), RemoteError("KeyError", str(2**70))),
+        (
+            KeyError(("half a pair", "\ud800")),
+            RemoteError("KeyError", r"('half a pair', '\ud800')"),
+        ),
+    ],
+)
+def test_whatever_the_start_of_a_process_has_raised_is_told(
+    error: Exception, told: Exception
+) -> None:
+    """What could not be sent ended the process, before it could be asked."""
+    try:
+        raise error
+    except type(error) as raised:
+        answer = codec.decode(failed_start(raised))
+    is_started, outcome = answer
+    assert (is_started, type(outcome), outcome.args) == (False, type(told), told.args)
+    assert "test_whatever_the_start" in (codec.remote_traceback(outcome) or "")

@@ -67,8 +67,9 @@ class RayHead:
         self._is_in_ray = is_in_ray
         self._unanswered: dict[Future[Any], float] = {}
         """Since when each question waits, oldest first."""
-        self._failing_since: float | None = None
-        """Since when questions are answered with errors of Ray's."""
+        self._failing: dict[object, float] = {}
+        """Since when each of those who ask patiently is answered with errors of Ray's, the first
+        one first."""
         self._away_since: float | None = None
         """Set: that it is away was told."""
         self._next_look: asyncio.TimerHandle | None = None
@@ -98,21 +99,25 @@ class RayHead:
         Raises:
             RayError: this process has left Ray.
         """
-        while True:
-            try:
-                answer = await self.ask(fn, *args)
-            except ray.exceptions.RayError as error:
-                if not self._is_in_ray():
-                    raise
-                if self._failing_since is None:
-                    self._failing_since = self._loop.time()
-                    logger.warning("Ray's head does not answer, asking it again: %s", error)
-                self._look_later(TELL_AFTER)
-                await asyncio.sleep(ASK_AGAIN)
-            else:
-                self._failing_since = None
-                self._tell_if_back()
-                return answer
+        asker = object()
+        try:
+            while True:
+                try:
+                    answer = await self.ask(fn, *args)
+                except ray.exceptions.RayError as error:
+                    if not self._is_in_ray():
+                        raise
+                    if not self._failing:
+                        logger.warning("Ray's head does not answer, asking it again: %s", error)
+                    self._failing.setdefault(asker, self._loop.time())
+                    self._look_later(TELL_AFTER)
+                    await asyncio.sleep(ASK_AGAIN)
+                else:
+                    self._failing.clear()
+                    self._tell_if_back()
+                    return answer
+        finally:
+            self._failing.pop(asker, None)  # who gives up does not know how it went on
 
     def soon(self, fn: Callable[..., object], *args: object) -> None:
         """Run a call of Ray's whose result nobody wants."""
@@ -133,13 +138,9 @@ class RayHead:
     # --- telling that it is away --------------------------------------------------------------
 
     def _silence(self) -> float:
-        """Seconds for which the oldest question waits."""
-        since = next(iter(self._unanswered.values()), self._failing_since)
-        if since is None:
-            return 0.0
-        if self._failing_since is not None:
-            since = min(since, self._failing_since)
-        return self._loop.time() - since
+        """Seconds for which the oldest question waits, or is answered with errors."""
+        oldest = [next(iter(of.values())) for of in (self._unanswered, self._failing) if of]
+        return self._loop.time() - min(oldest) if oldest else 0.0
 
     def _answered_in_thread(self, question: Future[Any]) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody wants to know
@@ -147,6 +148,8 @@ class RayHead:
 
     def _answered(self, question: Future[Any]) -> None:
         del self._unanswered[question]
+        if question.cancelled() or isinstance(question.exception(), ray.exceptions.RayError):
+            return  # no answer of the head
         self._tell_if_back()
 
     def _tell_if_back(self) -> None:

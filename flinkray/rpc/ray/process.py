@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
+from flinkray.core.errors import RpcSerializationError
 from flinkray.core.garbage_collection import spare_what_is_there
 from flinkray.core.resources import format_memory_size
 from flinkray.rpc.local_service import create_endpoint
@@ -57,6 +58,14 @@ def end_with_the_loop() -> None:
     threading.Thread(target=watch, name="end with the loop", daemon=True).start()
 
 
+def failed_start(error: Exception) -> bytes:
+    """The answer to who has spawned a process whose start failed."""
+    try:
+        return codec.encode((False, error))
+    except RpcSerializationError:  # it holds something that cannot be sent
+        return codec.encode((False, codec.decode(codec.encode_error_in_short(error))))
+
+
 class RayProcess:
     """Base of the actor classes; each kind of process has a subclass of that name."""
 
@@ -91,7 +100,7 @@ class RayProcess:
             if self._service.is_restart:
                 await asyncio.sleep(RESTART_PAUSE)
                 os._exit(1)  # an error raised here would make Ray give the actor up
-            self._answer = codec.encode((False, error))
+            self._answer = failed_start(error)
             self._end_task = asyncio.create_task(self._end(FAILED_START_LINGER))
             return
         # What was imported stays: with Ray's and our modules in it, each full collection takes tens
