@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import cloudpickle  # not Ray's copy: records in channels use this one, and classes must be the same
@@ -15,7 +15,10 @@ from flinkray.streaming.program.chain_builder import unpicklable_operator
 from flinkray.streaming.program.chain_plan import ChainPlan
 
 BUFFER_TIMEOUTS = "buffer-timeouts"
-"""In the configuration of a stream invokable: of each result, in milliseconds, between spaces."""
+"""In the configuration of a stream invokable: of each result, in milliseconds or OF_CLUSTER,
+between spaces."""
+OF_CLUSTER = "-"
+"""The program sets none: execution.buffer-timeout.interval of the cluster holds."""
 
 PRINTED_LINES = "printed-lines"
 """In the configuration of a stream invokable with print sinks: TO_LOG or TO_CLIENT."""
@@ -27,6 +30,22 @@ HELD_BY = "held-by"
 what is read there, by their ids between spaces.  While they are behind, it is not read."""
 HELD_BY_LOOK_UPS = "held-by-look-ups"
 """Likewise, the ids of operators where records wait for a table."""
+
+
+def buffer_timeouts(
+    configuration: Mapping[str, str], of_cluster: float | None
+) -> list[float | None]:
+    """Of each result of a stream invokable, in seconds; None: batches wait until there are enough
+    records.
+
+    Args:
+        configuration: the invokable's.
+        of_cluster: where the program sets none.
+    """
+    return [
+        of_cluster if text == OF_CLUSTER else None if text == "-1" else int(text) / 1000
+        for text in configuration.get(BUFFER_TIMEOUTS, "").split()
+    ]
 
 
 class ChainCode:

@@ -42,7 +42,7 @@ DESCRIPTIONS = {
         "user_metric": "Counters, meters and gauges that functions have registered.",
     },
     JOB: {
-        "uptime": "Milliseconds since the job runs; 0 while it does not.",
+        "uptime": "Milliseconds for which the job has been running; 0 while it does not run.",
         "numRestarts": "How often the job was restarted.",
         "totalNumberOfCheckpoints": "Checkpoints that were begun.",
         "numberOfInProgressCheckpoints": "Checkpoints that are under way.",
@@ -58,7 +58,7 @@ DESCRIPTIONS = {
         "taskSlotsTotal": "Slots of all TaskExecutors.",
         "taskSlotsAvailable": "Slots that no job has.",
         "numRegisteredTaskManagers": "TaskExecutors that are registered.",
-        "numRunningJobs": "Jobs that have not ended; told by the Dispatcher that leads.",
+        "numRunningJobs": "Jobs that have not ended.",
         "numJobsShortOfSlots": "Jobs that wait for slots which the cluster does not have.",
     },
 }

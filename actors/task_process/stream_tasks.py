@@ -17,11 +17,11 @@ from flinkray.actors.gateways.stream_coordinator import (
 )
 from flinkray.actors.gateways.task_process import JobPartition
 from flinkray.actors.shared.chain_code import (
-    BUFFER_TIMEOUTS,
     HELD_BY,
     HELD_BY_LOOK_UPS,
     PRINTED_LINES,
     TO_CLIENT,
+    buffer_timeouts,
 )
 from flinkray.actors.shared.produced_partitions import ProducedPartition, produced_partitions
 from flinkray.actors.task_process.alignment_client import AlignmentClient
@@ -145,7 +145,9 @@ class StreamTasks:
         produced = produced_partitions(
             deployed.job.job_id, deployed.graph_id, vertex, deployed.task
         )
-        timeouts = vertex.invokable.configuration.get(BUFFER_TIMEOUTS, "").split()
+        timeouts = buffer_timeouts(
+            vertex.invokable.configuration, self.configuration.get(network_options.BUFFER_TIMEOUT)
+        )
         return [
             (
                 one,
@@ -153,7 +155,7 @@ class StreamTasks:
                     one.partition_id,
                     deployed.name,
                     one.subpartitions,
-                    buffer_timeout=None if timeout == "-1" else int(timeout) / 1000,
+                    buffer_timeout=timeout,
                     is_blocking=not one.is_pipelined,
                 ),
             )

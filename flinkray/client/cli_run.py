@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 import click
@@ -26,7 +26,10 @@ from flinkray.core.job_options import (
     STATE_RECOVERY_IGNORE_UNCLAIMED,
     STATE_RECOVERY_PATH,
 )
+from flinkray.core.options import OPTIONS
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart
+
+_PARALLELISM = "parallelism.default"
 
 
 class _RunCommand(click.Command):
@@ -117,15 +120,22 @@ def run(
     from flinkray.client.job_builder import spark_job
     from flinkray.client.job_result import JobExecutionResult
 
+    given = dict(values)
+    of_program = _of_program(given) if is_program else {}
     configuration = Configuration(
-        {**dict(values), **_of_savepoint(from_savepoint, allow_non_restored_state)}
+        {
+            **{k: v for k, v in given.items() if k in OPTIONS or k not in of_program},
+            **_of_savepoint(from_savepoint, allow_non_restored_state),
+        }
     )
     if is_program:
         _refuse_options_of_pipelines()
         if restarts is not None:
             configuration = configuration.with_values(_of_restarts(restarts))
         _tell_of_options_after_the_program(target, arguments)
-        return _run_program(target, arguments, parallelism, address, cluster_id, configuration)
+        return _run_program(
+            target, arguments, parallelism, address, cluster_id, configuration, of_program
+        )
     if arguments:
         raise click.UsageError("only programs (--python) take arguments")
     if from_savepoint is not None:
@@ -189,6 +199,23 @@ _INSTEAD = {
     "spark_conf": "its Spark stages have properties of their own: BatchJob.spark(spark_conf=…)",
 }
 """What a program has in place of an option of pipelines."""
+
+
+def _of_program(values: Mapping[str, str]) -> dict[str, str]:
+    """What the program itself is set by.
+
+    Raises:
+        click.UsageError: the parallelism is given twice.
+    """
+    if not values:
+        return {}
+    from flinkray.datastream.flink_settings import is_of_program
+
+    of_program = {key: value for key, value in values.items() if is_of_program(key)}
+    given = click.get_current_context().get_parameter_source("parallelism")
+    if _PARALLELISM in of_program and given is ParameterSource.COMMANDLINE:
+        raise click.UsageError(f"--parallelism and -D {_PARALLELISM} are the same: give one")
+    return of_program
 
 
 def _refuse_options_of_pipelines() -> None:
@@ -255,10 +282,12 @@ def _run_program(
     address: str | None,
     cluster_id: str,
     configuration: Configuration,
+    of_program: Mapping[str, str],
 ) -> int:
     from flinkray.client.program import check_program, run_program
 
     check_program(path)
+    of_job = {**configuration.of_job(), **of_program}
     address = _address_to_run_at(address)
     if address == "local":
         note("no cluster on this machine: starting an embedded one for this program")
@@ -267,7 +296,7 @@ def _run_program(
     with connecting as client:
         progress = ProgressDisplay(sys.stderr, time.monotonic)
         try:
-            run_program(client, path, arguments, parallelism, progress, configuration.of_job())
+            run_program(client, path, arguments, parallelism, progress, of_job)
         except JobExecutionError as error:
             if "\n" not in str(error):
                 raise

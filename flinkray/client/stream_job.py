@@ -9,6 +9,7 @@ from flinkray.actors.shared.chain_code import (
     BUFFER_TIMEOUTS,
     HELD_BY,
     HELD_BY_LOOK_UPS,
+    OF_CLUSTER,
     PRINTED_LINES,
     TO_LOG,
     dump_chains,
@@ -137,8 +138,9 @@ def _vertex(
     data_sets: Mapping[int, IntermediateDataSet],
     profiles: Mapping[str, ResourceProfile],
 ) -> JobVertex:
-    timeouts = (-1 if r.buffer_timeout is None else r.buffer_timeout for r in plan.results)
-    configuration = {BUFFER_TIMEOUTS: " ".join(map(str, timeouts))}
+    timeouts = (r.buffer_timeout for r in plan.results)
+    named = (OF_CLUSTER if timeout is None else str(timeout) for timeout in timeouts)
+    configuration = {BUFFER_TIMEOUTS: " ".join(named)}
     if any(isinstance(node.operator, PrintOperator) for node in chain.nodes):
         configuration[PRINTED_LINES] = TO_LOG
     epochs_of = " ".join(map(str, _takers_of_epochs(chain.nodes)))

@@ -73,7 +73,7 @@ BUFFER_TIMEOUT = ConfigOption(
     "execution.buffer-timeout.interval",
     duration_or_never(),
     0.1,
-    "The longest time that a record waits to be sent together with others. 0: every batch is "
-    "sent at once. never: only full segments are sent (as with "
-    "execution.buffer-timeout.enabled=false in Flink).",
+    "The longest time that a record of a program which sets no buffer time-out waits to be sent "
+    "together with others. 0: every batch is sent at once. never: only full segments are sent (as "
+    "with execution.buffer-timeout.enabled=false in Flink).",
 )

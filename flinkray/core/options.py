@@ -466,20 +466,41 @@ def reference_page() -> str:
     lines = [
         "# Configuration",
         "",
-        "Values are given to `flinkray.connect(configuration={...})` and to `flinkray cluster up` "
-        "and",
-        "`flinkray run` as `-D key=value`. Unknown keys and bad values are refused by name. Memory "
-        "sizes are",
-        "powers of 1024. This page is written by `python -m flinkray.core.options`.",
+        "This page is written by `python -m flinkray.core.options`.",
         "",
-        "| Key | Default | Takes | Meaning |",
-        "|---|---|---|---|",
+        "| Set for | By |",
+        "|---|---|",
+        "| a cluster | `flinkray cluster up -D key=value`; `flinkray run -D` and "
+        "`flinkray.connect(configuration={...})`, if they start one |",
+        "| one job | `flinkray run -D key=value`; the `Configuration` of a stream program; "
+        "`flinkray.spark_job(configuration={...})` |",
+        "| a client | `flinkray.connect(configuration={...})` and `flinkray run -D` |",
+        "| the REST endpoint | `flinkray rest -D key=value` |",
+        "",
+        "A cluster's value of an option that a job may set holds for the jobs that do not set it.",
+        "Unknown keys and bad values are refused by name. A duration needs a unit (`ms`, `s`,",
+        "`min`, `h`, `d`): a bare number, which Flink reads as milliseconds, is refused, except 0.",
+        "Memory sizes are powers of 1024. What is set for a client as `rpc.…` holds for its own",
+        "calls. Stream programs have [further settings](datastream.md#settings-by-name).",
+        "",
+        "| Key | Default | Takes | Set for | Meaning |",
+        "|---|---|---|---|---|",
     ]
     lines += [
-        f"| `{option.key}` | {option.default_text()} | {option.type.accepts} | {_meaning(option)} |"
+        f"| `{option.key}` | {option.default_text()} | {option.type.accepts} | {_set_for(option)} "
+        f"| {_meaning(option)} |"
         for option in OPTIONS.values()
     ]
     return "\n".join(lines) + "\n"
+
+
+def _set_for(option: ConfigOption[Any]) -> str:
+    if option.key in job_options.JOB_OPTIONS:
+        return "job"
+    if option.key.startswith(("rest.", "web.")):
+        return "REST endpoint"
+    is_of_clients = option is BLOB_OFFLOAD_MIN_SIZE or option in vars(client_options).values()
+    return "client" if is_of_clients else "cluster"
 
 
 def _meaning(option: ConfigOption[Any]) -> str:

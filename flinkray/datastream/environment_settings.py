@@ -35,6 +35,9 @@ logger = logging.getLogger(__name__)
 _Self = TypeVar("_Self", bound="EnvironmentSettings")
 _default_local_parallelism = 1
 
+DEFAULT_BUFFER_TIMEOUT = 100
+"""Milliseconds (Flink's default)."""
+
 
 class EnvironmentSettings:
     """The settings of a :class:`~flinkray.datastream.StreamExecutionEnvironment`.
@@ -59,7 +62,8 @@ class EnvironmentSettings:
         self._restart_strategy = RestartStrategies.fall_back_restart()
         self._configuration = Configuration()
         self._parallelism = _default_local_parallelism
-        self._buffer_timeout = 100
+        self._buffer_timeout: int | None = None
+        """None: the cluster's, or in one process DEFAULT_BUFFER_TIMEOUT."""
         self._chaining = True
         self._runtime_mode = RuntimeExecutionMode.STREAMING
         self._changelog: bool | None = None
@@ -106,16 +110,18 @@ class EnvironmentSettings:
         return self._config.get_max_parallelism()
 
     def set_buffer_timeout(self: _Self, timeout_millis: int) -> _Self:
-        """How long small batches may wait for more records on their way between tasks; 0: not at
-        all, -1: until they are full."""
+        """How long small batches may wait for more records on their way between tasks, in
+        milliseconds; 0: not at all, -1: until they are full. Without it, what the cluster says
+        (``execution.buffer-timeout.interval``)."""
         if timeout_millis < -1:
             raise ValueError(f"a buffer time-out must be at least -1, got {timeout_millis}")
         self._buffer_timeout = timeout_millis
         return self
 
     def get_buffer_timeout(self) -> int:
-        """Milliseconds; see :meth:`set_buffer_timeout`."""
-        return self._buffer_timeout
+        """Milliseconds; see :meth:`set_buffer_timeout`. Where none is set, the default of 100,
+        whatever a cluster says."""
+        return DEFAULT_BUFFER_TIMEOUT if self._buffer_timeout is None else self._buffer_timeout
 
     def set_runtime_mode(self: _Self, execution_mode: RuntimeExecutionMode) -> _Self:
         """Streaming (the default), batch, or batch where all sources end."""
@@ -152,8 +158,15 @@ class EnvironmentSettings:
     def enable_checkpointing(
         self: _Self, interval: int, mode: CheckpointingMode | None = None
     ) -> _Self:
-        """Take a checkpoint every *interval* milliseconds, on a cluster: still to come, as a
-        warning in the log says."""
+        """Take a checkpoint every *interval* milliseconds, at least 10.  A program that runs in one
+        process takes none, as a warning in the log says.
+
+        Args:
+            mode: exactly once when None.
+
+        Raises:
+            ValueError: the interval is shorter than 10 ms.
+        """
         self._checkpoint_config.set_checkpoint_interval(interval)
         if mode is not None:
             self._checkpoint_config.set_checkpointing_mode(mode)

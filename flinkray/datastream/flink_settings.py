@@ -41,6 +41,10 @@ def _is_true(value: str) -> bool:
     return value.lower() == "true"
 
 
+def _set_buffer_timeout(env: Any, value: str) -> None:
+    env.set_buffer_timeout(-1 if value == "never" else parse_milliseconds(value))
+
+
 def _set_chaining(env: Any, value: str) -> None:
     if not _is_true(value):
         env.disable_operator_chaining()
@@ -83,10 +87,8 @@ _STATE_BACKENDS: dict[str, Callable[[], StateBackend]] = {
 }
 
 FLINK_SETTINGS: dict[str, Callable[[Any, str], Any]] = {
-    "execution.buffer-timeout": lambda env, v: env.set_buffer_timeout(parse_milliseconds(v)),
-    "execution.buffer-timeout.interval": lambda env, v: env.set_buffer_timeout(
-        parse_milliseconds(v)
-    ),
+    "execution.buffer-timeout": _set_buffer_timeout,
+    "execution.buffer-timeout.interval": _set_buffer_timeout,
     "execution.runtime-mode": _set_mode,
     "execution.checkpointing.interval": lambda env, v: env.enable_checkpointing(
         parse_milliseconds(v)
@@ -168,6 +170,12 @@ _OF_CHECKPOINTS = (
     "state.storage.",
 )
 """How settings begin that are of use with checkpoints only."""
+
+
+def is_of_program(key: str) -> bool:
+    """Whether a program sets something by that key, of which its job and its cluster know nothing,
+    or have a default alone."""
+    return (key in FLINK_SETTINGS or key in _READ_WHERE_NEEDED) and key not in JOB_KEYS
 
 
 def why_without_effect(key: str) -> str | None:

@@ -337,7 +337,7 @@ class StreamExecutionEnvironment(StreamProgram):
             auto_watermark_interval=self._config.get_auto_watermark_interval(),
             object_reuse=self._config.is_object_reuse_enabled(),
             state_options=self._state_options(),
-            buffer_timeout=self._buffer_timeout,
+            buffer_timeout=self._buffer_timeout if is_on_cluster else self.get_buffer_timeout(),
             batch=batch,
             auto_generated_uids=self._config.has_auto_generated_uids_enabled(),
             sort_memory=parse_memory_size(

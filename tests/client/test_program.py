@@ -125,6 +125,35 @@ def test_options_of_jobs_hold_for_the_jobs_of_a_program(
     )
 
 
+@pytest.mark.parametrize(("interval", "milliseconds"), [("5 ms", 5), ("never", -1)])
+def test_a_program_is_set_by_the_names_that_it_knows(
+    cluster: ThreadedCluster, program: Path, tmp_path: Path, interval: str, milliseconds: int
+) -> None:
+    """PF-21: as by -D of Flink's command line."""
+    shown = "env.get_buffer_timeout(), env.get_config().is_object_reuse_enabled()"
+    program.write_text(PROGRAM.replace("{sorted(results)}", f"{{{shown}}}"))
+    out = tmp_path / "out.txt"
+    line = ["run", "--python", "-D", "parallelism.default=3", "-D", "pipeline.object-reuse=true"]
+    line += ["-D", f"execution.buffer-timeout.interval={interval}", str(program), str(out)]
+    assert execute(line, connect=given(cluster)) == 0
+    assert out.read_text() == f"3 ({milliseconds}, True)"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--parallelism", "2", "--python"], "--parallelism and -D parallelism.default are the"),
+        ([], "unknown configuration key 'parallelism.default'"),
+    ],
+)
+def test_settings_of_programs_are_refused_where_they_are_of_no_use(
+    program: Path, options: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ["run", "-D", "parallelism.default=3", *options, str(program)]
+    assert execute(line) == BAD_INPUT
+    assert told in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("restarts", "configuration"),
     [

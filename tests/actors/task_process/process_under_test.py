@@ -6,10 +6,10 @@ Threads, sockets and files are real.  The TaskExecutor only records.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 from flinkray.actors.gateways.stream_coordinator import (
@@ -95,6 +95,7 @@ class ProcessUnderTest:
     Args:
         vertex: with one input and one result at most, by channels.
         producers: how many subtasks the vertex reads.
+        options: of the cluster.
     """
 
     def __init__(
@@ -106,8 +107,10 @@ class ProcessUnderTest:
         max_parallelism: int = 128,
         is_exactly_once: bool = True,
         inline_threshold: int | None = None,
+        options: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.directory = directory
+        self._options = options
         self._vertex = vertex
         self._producers = producers if vertex.inputs else 0
         self._max_parallelism = max_parallelism
@@ -135,7 +138,7 @@ class ProcessUnderTest:
         self.process = TaskProcess(
             service,
             "cluster",
-            Configuration({"execution.checkpointing.data-inline-threshold": "0b"}),
+            Configuration({"execution.checkpointing.data-inline-threshold": "0b", **self._options}),
             await service.connect(self.executor.address, TaskProcessListenerGateway),
             str(self.directory),
         )
@@ -248,6 +251,11 @@ class ProcessUnderTest:
         subtask = self.attempt_id.vertex.subtask_index
         for element in elements:
             self.inputs[producer].subpartitions[subtask].put(element)
+
+    def result_partitions(self) -> list[ResultPartition]:
+        """Of the latest attempt."""
+        resources = self.process._streams._running[self.attempt_id]
+        return [partition for _, partition in resources._partitions]
 
     async def read_results(self) -> None:
         """Begin to read what the latest attempt puts out."""
