@@ -71,17 +71,17 @@ COMMANDS = {
 
 SUMMARIES = {
     "cancel": "Begin to cancel a job.",
-    "checkpoint": "Look at checkpoints and savepoints.",
+    "checkpoint": "Look at checkpoints and savepoints, or take a checkpoint.",
     "cluster": "Start, end and look at a cluster on a running Ray.",
     "data-sets": "List and release the persistent results that finished jobs have left.",
-    "doctor": "Check what jobs need on this machine and the nodes of Ray, and say the way out.",
+    "doctor": "Check what jobs need on this machine and on the nodes of Ray, and say what to do.",
     "info": "Show a job: status, records and bytes, tasks and where they run, failures.",
     "list": "List running and ended jobs.",
     "logs": "Show what a job has printed and logged, by process.",
-    "query": "Show what is stored for keys in a queryable state, a line for each.",
-    "resize": "Let an elastic job run with another parallelism.",
+    "query": "Show what is stored for keys in a queryable state, one line per key.",
+    "resize": "Give an elastic job another parallelism.",
     "rest": "Serve a running cluster over HTTP, as Flink's REST API does, until Ctrl-C.",
-    "run": "Run a program of streams, or a PySpark pipeline.",
+    "run": "Run a stream program, or a PySpark pipeline.",
     "savepoint": "Take a savepoint of a job, which goes on, and print where it is.",
     "stop": "Take a savepoint of a job, let it finish, and print where the savepoint is.",
     "top": "Show records per second, busy time and back-pressure of running jobs, until Ctrl-C.",
@@ -132,7 +132,7 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, epilog="Exit codes are described in docs/cli.md.")
 @click.version_option(package_name="flinkray")
 def cli() -> None:
-    """Run programs of streams and PySpark pipelines on a flinkray cluster on Ray."""
+    """Run stream programs and PySpark pipelines on a flinkray cluster on Ray."""
 
 
 def main() -> None:

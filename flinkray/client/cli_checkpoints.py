@@ -23,7 +23,7 @@ from flinkray.core.resources import format_memory_size
 
 @click.group()
 def checkpoint() -> None:
-    """Look at checkpoints and savepoints."""
+    """Look at checkpoints and savepoints, or take a checkpoint."""
 
 
 checkpoint.add_command(trigger_checkpoint)

@@ -17,13 +17,13 @@ def cluster() -> None:
 
 
 @cluster.command()
-@settings("Configuration (docs/configuration.md).")
+@settings("An option of the cluster (docs/configuration.md).")
 @JSON
 @common
 def up(
     values: tuple[tuple[str, str], ...], as_json: bool, address: str | None, cluster_id: str
 ) -> None:
-    """Start a cluster; what runs already is left as it is."""
+    """Start a cluster on a running Ray; one that runs already is left as it is."""
     from flinkray.client.cluster import start_cluster
     from flinkray.client.connect import open_rpc_service
 
@@ -49,7 +49,7 @@ def up(
 @JSON
 @common
 def down(as_json: bool, address: str | None, cluster_id: str) -> None:
-    """End a cluster with all its jobs; Ray goes on."""
+    """End a cluster with all its jobs; Ray goes on running."""
     from flinkray.client import ray_runtime
     from flinkray.client.cluster import stop_cluster
     from flinkray.client.connect import open_rpc_service

@@ -13,11 +13,11 @@ from flinkray.client.cli_settings import FAILED, note
 @JSON
 @common
 def doctor(as_json: bool, address: str | None, cluster_id: str) -> int:
-    """Check what jobs need on this machine and the nodes of Ray, and say the way out.
+    """Check what jobs need on this machine and on the nodes of Ray, and say what to do.
 
-    Exit code 1 if something was found that keeps jobs from running.  Nothing is started or changed;
-    what is written to the storage as a trial is deleted.  It need not be called on a machine of the
-    cluster; without a Ray that runs, this machine alone is looked at.
+    Exit code 1 if something keeps jobs from running.  Nothing is started or changed; files that are
+    written to the storage as a trial are deleted.  It can be run on machines outside of the
+    cluster.  If no Ray runs, only this machine is checked.
     """
     from flinkray.client.check_up import Verdict, check_up
 

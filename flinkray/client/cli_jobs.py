@@ -27,7 +27,11 @@ def list_jobs(as_json: bool, address: str | None, cluster_id: str) -> None:
 @common
 @click.pass_obj
 def info(settings: Settings, job: str, as_json: bool, address: str | None, cluster_id: str) -> None:
-    """Show a job: status, records and bytes, tasks and where they run, failures."""
+    """Show a job: status, records and bytes, tasks and where they run, failures.
+
+    --verbose adds tracebacks of failures, the newest checkpoints, and what went through each
+    subtask.
+    """
     with connected(address, cluster_id) as client:
         details = client.job(job_of(client, job)).details()
     if as_json:

@@ -19,7 +19,7 @@ from flinkray.scheduler.reports.job_info import JobDetails
     type=click.IntRange(min=0),
     default=100,
     show_default=True,
-    help="Of the end of each file; 0: where the files are.",
+    help="How many, from the end of each file; 0: only where the files are.",
 )
 @click.option("--output", "only_output", is_flag=True, help="Only what was printed, no log lines.")
 @JSON
@@ -35,13 +35,13 @@ def logs(
 ) -> None:
     """Show what a job has printed and logged, by process.
 
-    With VERTEX, a name that `flinkray info` shows or its beginning, of the processes alone that
-    have run its tasks.  They may have run others of the job, too.
+    VERTEX is a name that `flinkray info` shows, or its beginning.  With it, only processes that
+    have run the vertex's tasks are shown; they may have run other tasks of the job, too.
 
-    What user code prints is in the files that end with .out, and what it logs or writes to standard
-    error in those with .err.  Functions that Spark calls in its executors print into the file of
-    the stage's executors (-executors.log).  The files of a job stay until Ray's session is removed,
-    on the nodes that have run it.
+    What user code prints is in files that end with .out; what it logs or writes to standard error,
+    in files that end with .err.  Functions that Spark calls in its executors print into the log of
+    the stage's executors (-executors.log).  The files stay on the nodes that have run the job until
+    Ray's session is removed.
     """
     from flinkray.client.job_logs import logs_of_job
 

@@ -38,9 +38,15 @@ def common(command: F) -> F:
     options = (
         click.option(
             "--address",
-            help="Ray: auto, host:port, ray://host:port or local.  Default: $RAY_ADDRESS.",
+            help="Where Ray is: auto, host:port or ray://host:port; for run also local.  "
+            "Default: $RAY_ADDRESS, or the Ray of this machine.",
         ),
-        click.option("--cluster-id", default=CLUSTER_ID.default, show_default=True),
+        click.option(
+            "--cluster-id",
+            default=CLUSTER_ID.default,
+            show_default=True,
+            help="Name of the cluster, of several that share a Ray.",
+        ),
         VERBOSE,
     )
     for option in reversed(options):

@@ -51,10 +51,10 @@ def query(
     address: str | None,
     cluster_id: str,
 ) -> None:
-    """Show what is stored for keys in a queryable state, a line for each.
+    """Show what is stored for keys in a queryable state, one line per key.
 
-    A key is a number, true, false, null, a list (for a tuple) or a quoted text as in JSON; anything
-    else is a text as it stands.  Where a key begins with a minus, put -- before the keys.
+    A key is a number, true, false, null, a list (for a tuple) or a quoted text, as in JSON;
+    anything else is taken as a text.  If a key begins with a minus, put -- before the keys.
     """
     with connected(address, cluster_id) as client:
         states = QueryableStateClient(client).get_kv_states(job_of(client, job), name, keys)

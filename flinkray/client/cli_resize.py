@@ -46,14 +46,14 @@ def resize(
     address: str | None,
     cluster_id: str,
 ) -> None:
-    """Let an elastic job run with another parallelism.
+    """Give an elastic job another parallelism.
 
-    BOUNDS is a number, the most subtasks that a vertex may have, or a range as 2..4.  Without
-    VERTEX, a name that `flinkray info` shows, it is for all vertices that can have more than one;
-    what is said of a vertex itself goes before that.
+    BOUNDS is the largest number of subtasks that a vertex may have, or a range such as 2..4.
+    VERTEX is a name that `flinkray info` shows.  Without it, BOUNDS is for all vertices that can
+    have more than one subtask and are not named.
 
-    It is elastic if it was submitted with -D jobmanager.scheduler=adaptive.  It goes on with the
-    slots that there are, from its latest checkpoint.
+    A job is elastic if it was submitted with -D jobmanager.scheduler=adaptive.  It goes on from its
+    latest checkpoint, with the slots that it can get.
     """
     given = [bounds for name, bounds in wanted if name is None]
     if len(given) > 1:

@@ -16,9 +16,10 @@ from flinkray.core.rest_options import REST_BIND_ADDRESS, REST_BIND_PORT
 
 
 @click.command()
-@click.option("--host", help=f"Where to listen; {REST_BIND_ADDRESS.key} of the configuration.")
+@click.option("--host", help=f"Address to listen on.  Default: {REST_BIND_ADDRESS.key}.")
 @click.option(
-    "--port", help=f"A port, or a range of which the first free one is taken; {REST_BIND_PORT.key}."
+    "--port",
+    help=f"A port, or a range whose first free port is used.  Default: {REST_BIND_PORT.key}.",
 )
 @settings("Configuration (docs/configuration.md).")
 @common

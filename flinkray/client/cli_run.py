@@ -53,14 +53,14 @@ class _RunCommand(click.Command):
     "--python",
     "is_program",
     is_flag=True,
-    help="TARGET is a program of streams: it is executed, with all that follows as ARGUMENTS.",
+    help="TARGET is a stream program: it is executed, with all that follows as its ARGUMENTS.",
 )
 @click.option(
     "--parallelism",
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Slots = Spark executors; of streams, the subtasks of operators that have none set.",
+    help="Slots, each with a Spark executor; of a program, parallelism of operators that set none.",
 )
 @click.option(
     "--cpu",
@@ -68,12 +68,18 @@ class _RunCommand(click.Command):
     default=1.0,
     show_default=True,
     metavar="FLOAT",
-    help="Of a pipeline: cores of each slot.",
+    help="For pipelines: CPU cores of each slot.",
 )
-@click.option("--memory", default="1g", show_default=True, help="Of a pipeline: each slot's.")
-@click.option("--name", help="Of a pipeline's job.  Default: the function's.")
-@click.option("--detached", is_flag=True, help="Of a pipeline: print the job id, do not wait.")
-@click.option("--restarts", type=click.IntRange(min=0), help="Restarts after failures, 1 s apart.")
+@click.option(
+    "--memory", default="1g", show_default=True, help="For pipelines: memory of each slot."
+)
+@click.option("--name", help="For pipelines: name of the job.  Default: the function's.")
+@click.option("--detached", is_flag=True, help="For pipelines: print the job id, do not wait.")
+@click.option(
+    "--restarts",
+    type=click.IntRange(min=0),
+    help="How often the job is restarted after failures, 1 s after each.",
+)
 @click.option(
     "--from-savepoint",
     metavar="PATH",
@@ -84,8 +90,10 @@ class _RunCommand(click.Command):
     is_flag=True,
     help="Drop state in the savepoint that no operator of the program has.",
 )
-@pairs("--spark-conf", help="A Spark property of a pipeline.")
-@settings("Configuration of job, client, and a cluster that is started.")
+@pairs("--spark-conf", help="For pipelines: a Spark property.")
+@settings(
+    "Configuration of the job, the client, the program, and a cluster that is started for it."
+)
 @common
 def run(
     target: str,
@@ -104,16 +112,16 @@ def run(
     address: str | None,
     cluster_id: str,
 ) -> int:
-    """Run a program of streams, or a PySpark pipeline.
+    """Run a stream program, or a PySpark pipeline.
 
-    Without --python, a pipeline is submitted and its end is waited for.  TARGET is script.py (its
-    function `pipeline`), script.py:function or module:function; the function takes a SparkSession
-    and returns a DataFrame or nothing.  Where no cluster runs on this machine, an embedded one is
-    started for the job (--address local: always).
+    Without --python, submit a pipeline and wait for its end.  TARGET is script.py (its function
+    `pipeline`), script.py:function or module:function; the function takes a SparkSession and
+    returns a DataFrame or nothing.  If no cluster runs on this machine, an embedded one is started
+    for the job (with --address local always).
 
-    With --python, TARGET is a script that is executed as the main module; what it executes of
-    flinkray.datastream runs on the cluster.  Everything after TARGET is then the program's, options
-    included: those of this command, --python too, are given before TARGET.
+    With --python, TARGET is a script that is executed as the main module, and its jobs run on the
+    cluster.  Everything after TARGET then belongs to the program, options included: give the
+    options of this command, and --python, before TARGET.
 
     Ctrl-C cancels the job and waits for its end; a second one leaves at once.
     """

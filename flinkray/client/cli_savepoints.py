@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("job", metavar="[JOB_ID]", required=False)
 @click.argument("directory", required=False)
-@click.option("--dispose", "disposed", metavar="PATH", help="Delete that savepoint.")
+@click.option("--dispose", "disposed", metavar="PATH", help="Delete this savepoint.")
 @JSON
 @common
 def savepoint(
@@ -41,7 +41,7 @@ def savepoint(
     The savepoint gets a directory below DIRECTORY, a path or a URI that all nodes can reach.
     Default: execution.checkpointing.savepoint-dir of the job or its cluster.
 
-    Ctrl-C ends the waiting; the savepoint may be taken all the same.
+    Ctrl-C ends only the waiting; the savepoint may still be taken.
     """
     if disposed is not None:
         if job is not None:
@@ -64,8 +64,13 @@ def savepoint(
 
 @click.command()
 @JOB_ID
-@click.option("--savepoint-path", "directory", metavar="DIRECTORY", help="Below which it is.")
-@click.option("--drain", is_flag=True, help="Let all windows and timers fire before.")
+@click.option(
+    "--savepoint-path",
+    "directory",
+    metavar="DIRECTORY",
+    help="Where the savepoint gets its directory.",
+)
+@click.option("--drain", is_flag=True, help="Let all windows and timers fire first.")
 @JSON
 @common
 def stop(
@@ -78,9 +83,9 @@ def stop(
 ) -> None:
     """Take a savepoint of a job, let it finish, and print where the savepoint is.
 
-    What is in windows is in the savepoint, and comes when a job goes on from it.  With --drain,
-    event time ends before the savepoint, so that windows give their results now: for jobs that are
-    not to go on.
+    Open windows and timers are kept in the savepoint, for a job that goes on from it.  With
+    --drain, event time ends before the savepoint, so that all of them fire now: for jobs that will
+    not go on.
 
     Default of DIRECTORY: execution.checkpointing.savepoint-dir of the job or its cluster.
     """

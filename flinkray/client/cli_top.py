@@ -163,9 +163,11 @@ def _interval(text: str) -> float:
     type=_interval,
     default=2.0,
     show_default=True,
-    help="Seconds between two looks.",
+    help="Seconds between two views.",
 )
-@click.option("--count", type=click.IntRange(min=1), help="So many looks.  Default: until Ctrl-C.")
+@click.option(
+    "--count", type=click.IntRange(min=1), help="Number of views.  Default: until Ctrl-C."
+)
 @JSON
 @common
 def top(
@@ -178,8 +180,8 @@ def top(
 ) -> None:
     """Show records per second, busy time and back-pressure of running jobs, until Ctrl-C.
 
-    A line for each vertex of the job, or of all jobs that run.  On a terminal the view is renewed
-    in its place; elsewhere one follows the other.  With --json each is one line.
+    One line per vertex of the job, or of all running jobs.  On a terminal the view is updated in
+    place; elsewhere one view follows the other.  With --json each view is one line.
     """
     with connected(address, cluster_id) as client:
         job_id = None if job is None else job_of(client, job)

@@ -85,11 +85,15 @@ class ClusterClient:
         """Submit a job (see :func:`flinkray.spark_job`); on return it is stored and will run.
 
         Args:
-            timeout: seconds.
+            timeout: seconds to wait until the cluster has stored the job, restarts of the
+                Dispatcher included; None: for as long as there is a Dispatcher.
 
         Raises:
             DuplicateJobSubmissionError: the cluster has or had a job of that id.
             JobSubmissionError: the job is refused; the text says why.
+            RpcTimeoutError: (a TimeoutError) no answer within that time; the job may have been
+                submitted.
+            RpcConnectionError: no Dispatcher could be reached for a minute.
             SubmissionInterrupted: (a KeyboardInterrupt) Ctrl-C came; the job was cancelled, or
                 never submitted.  A second Ctrl-C leaves it as it is.
         """

@@ -38,17 +38,18 @@ def connect(
     configuration: Configuration | Mapping[str, object] | None = None,
     ray_options: Mapping[str, object] | None = None,
 ) -> ClusterClient:
-    """Connect to a cluster.
+    """Connect to a cluster, or start one.
 
-    Where: the Ray that this process is connected to already (an *address* must then be its); else
-    the one at *address* (or ``RAY_ADDRESS``), ``auto``, ``host:port``, or ``ray://host:port`` from
-    outside of the cluster, where a flinkray cluster must run; without any address, or with
-    ``local``, a local Ray with an embedded cluster is started, and both end when the client is
-    closed (or, less orderly, when the process ends).  In a Ray that the caller had initialised
-    (other than by Ray Client), without *address*, a cluster that does not run is started too, and
-    ends with the client.
+    - With an *address*, or ``RAY_ADDRESS``: to the flinkray cluster that runs in that Ray.
+    - Without either, or with ``local``: a Ray and an embedded cluster are started on this machine.
+      Both end when the client is closed (or, less orderly, when the process ends).
+    - If this process has already initialised Ray: in that Ray, to which an *address* must then
+      belong.  Without an *address*, a cluster that does not run yet is started (except through Ray
+      Client), and ends with the client.
 
     Args:
+        address: of Ray: ``auto`` (the Ray of this machine), ``host:port``, ``ray://host:port`` from
+            outside of the Ray cluster, or ``local``.
         cluster_id: name of the cluster; ``cluster.id`` of the configuration when None.
         configuration: of a cluster that is started, and of this client; see docs/configuration.md.
         ray_options: arguments of ``ray.init`` when a local Ray is started, e.g. ``num_cpus``.

@@ -51,6 +51,7 @@ class JobHandle:
         self.job_id = job_id
 
     def status(self) -> JobStatus:
+        """The present status; ``is_terminal`` of it says whether the job has ended."""
         return self._client._ask(
             f"get the status of job {self.job_id}",
             lambda gateway: gateway.request_job_status(self.job_id),
@@ -70,7 +71,7 @@ class JobHandle:
         )
 
     def exceptions(self) -> tuple[ExceptionEntry, ...]:
-        """The job's failures so far, oldest first; those that were followed by a restart too."""
+        """The job's failures so far, oldest first, including those after which it was restarted."""
         return self._client._ask(
             f"get the failures of job {self.job_id}",
             lambda gateway: gateway.request_job_exceptions(self.job_id),
@@ -180,8 +181,11 @@ class JobHandle:
         return await self._taken(_stop(drain), directory, timeout)
 
     def trigger_checkpoint(self, *, timeout: float | None = None) -> str:
-        """Take a checkpoint now, and wait until it is complete.  Returns its directory, which is
-        the job's and goes with later checkpoints.
+        """Take a checkpoint now, and wait until it is complete.  Returns its directory, which
+        belongs to the job: it is deleted when later checkpoints are complete.
+
+        Args:
+            timeout: seconds.
 
         Raises:
             CheckpointError, JobStateError, RpcTimeoutError: as of :meth:`trigger_savepoint`.
@@ -232,8 +236,9 @@ class JobHandle:
 
         Args:
             timeout: seconds.
-            on_progress: called here, in this thread, with how far the job is, every *interval*
-                seconds until the end; a look that is not answered is left out.
+            on_progress: called in this thread with the job's progress, every *interval* seconds
+                until the end; left out when the cluster does not answer.
+            interval: seconds.
 
         Raises:
             RpcTimeoutError: (a TimeoutError) the job goes on after that time.

@@ -55,10 +55,12 @@ class JobExecutionResult:
 
     @property
     def job_id(self) -> JobID:
+        """The id of the job."""
         return self._result.job_id
 
     @property
     def job_name(self) -> str:
+        """The name of the job."""
         return self._result.name
 
     @property
@@ -73,15 +75,17 @@ class JobExecutionResult:
 
     @property
     def location(self) -> str | None:
-        """Directory (path or URI) of the Parquet files."""
+        """Directory (path or URI) of the Parquet files; None: the job returned no DataFrame."""
         return self._result.result_location
 
     @property
     def has_data(self) -> bool:
+        """Whether the job returned a DataFrame."""
         return self.location is not None
 
     @property
     def num_rows(self) -> int | None:
+        """Rows of the DataFrame; None: the job returned none."""
         return self._result.num_rows
 
     @property

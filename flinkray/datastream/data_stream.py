@@ -340,6 +340,7 @@ class DataStream(StreamSettings):
         Args:
             key_selector: a KeySelector, a function, or the name of a field; with a name, streams of
                 columns stay columns.
+            key_type: to which all keys are converted; without it they are what the selector gives.
         """
         return KeyedStream(self, Keys(key_selector, key_type))
 

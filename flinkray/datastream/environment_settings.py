@@ -310,7 +310,11 @@ class EnvironmentSettings:
 
     def register_cached_file(self, file_path: str, name: str, executable: bool = False) -> None:
         """A file or directory of which tasks have a copy: functions find it by
-        ``runtime_context.get_distributed_cache().get_file(name)``."""
+        ``runtime_context.get_distributed_cache().get_file(name)``.
+
+        Args:
+            executable: whether the copy may be executed.
+        """
         self._cached_files[name] = (file_path, executable)
 
     def add_python_file(self, file_path: str) -> None:

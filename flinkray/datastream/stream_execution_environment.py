@@ -67,6 +67,12 @@ logger = logging.getLogger(__name__)
 class StreamExecutionEnvironment(StreamProgram):
     """Builds programs and runs them, in this process or on a cluster.
 
+    Args:
+        configuration: settings by their names in Flink (see :meth:`configure`).
+        clock: of a program in this process, for processing time; the machine's when None.
+        cluster: see :func:`flinkray.connect`; None: the program runs in this process, also under
+            ``flinkray run``, for which :meth:`get_execution_environment` is.
+
     >>> env = StreamExecutionEnvironment.get_execution_environment()
     >>> _ = env.from_collection(["a", "b"]).map(str.upper).print()
     >>> _ = env.execute("demo")
@@ -123,8 +129,8 @@ class StreamExecutionEnvironment(StreamProgram):
         data: pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch],
         batch_rows: int = 1 << 16,
     ) -> DataStream:
-        """The rows of Arrow data, in batches of columns; functions of records are given rows with
-        field names.  A column has the type that holds the values of all batches.
+        """The rows of Arrow data, in batches of at most *batch_rows* rows; functions of records are
+        given rows with field names.  A column has the type that holds the values of all batches.
 
         Raises:
             ValueError: there is no batch, or no column.
@@ -154,7 +160,13 @@ class StreamExecutionEnvironment(StreamProgram):
         source_name: str = "source",
         type_info: TypeInformation | None = None,
     ) -> DataStream:
-        """The records of a Source, with timestamps and watermarks if a strategy is given."""
+        """The records of a Source, with timestamps and watermarks if a strategy is given.
+
+        Args:
+            watermark_strategy: becomes part of the source; without it, records keep the timestamps
+                that the source gives them, and there are no watermarks before the end.
+            type_info: of the records; the source's own when None.
+        """
         if not isinstance(source, Source):
             raise TypeError(f"from_source takes a Source, got {source!r}")
         return self._source(
@@ -282,7 +294,11 @@ class StreamExecutionEnvironment(StreamProgram):
         return stream
 
     def read_text_file(self, file_path: str, charset_name: str = "UTF-8") -> DataStream:
-        """The lines of a file, or of all files in a directory."""
+        """The lines of a file, or of all files in a directory.
+
+        Raises:
+            StreamError: *charset_name* is another one than UTF-8.
+        """
         check_charset(charset_name)
         return self.from_source(FileSource(file_path), None, "Text File")
 
@@ -384,7 +400,11 @@ class StreamExecutionEnvironment(StreamProgram):
         return JobExecutionResult(JobID.generate(), job.clock.monotonic() - begun)
 
     def execute_async(self, job_name: str = "Flink Streaming Job") -> JobClient:
-        """Begin to run the program: on the cluster, or in a thread."""
+        """Begin to run the program: on the cluster, or in a thread.
+
+        Raises:
+            StreamError, JobSubmissionError: it cannot run on the cluster.
+        """
         graph = self._checked_graph(job_name, True)
         if self._cluster is not None:
             from flinkray.datastream.cluster_execution import ClusterJobClient

@@ -16,13 +16,19 @@ class ManualClock:
         """How long programs waited, one after the other."""
 
     def time(self) -> float:
+        """The wall clock, in seconds."""
         return self._epoch + self._now
 
     def monotonic(self) -> float:
+        """Seconds since the clock was made."""
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Raises ValueError when time would go back."""
+        """Let this many seconds pass.
+
+        Raises:
+            ValueError: they are fewer than 0.
+        """
         if seconds < 0:
             raise ValueError(f"time does not go back, and so not on by {seconds:g} s")
         self._now += seconds
@@ -36,6 +42,7 @@ class ManualClock:
         self._now = milliseconds / 1000 - self._epoch
 
     def wait(self, seconds: float, woken: threading.Event) -> None:
+        """Let the time pass at once that a program waits, unless it has been woken."""
         if not woken.is_set():
             self.waits.append(seconds)
             # A little more, so that rounding to milliseconds cannot leave the deadline ahead.
