@@ -27,9 +27,8 @@ from flinkray.core.job_options import (
     STATE_RECOVERY_PATH,
 )
 from flinkray.core.options import OPTIONS
+from flinkray.core.program_settings import PARALLELISM, PROGRAM_KEYS
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart
-
-_PARALLELISM = "parallelism.default"
 
 
 class _RunCommand(click.Command):
@@ -215,14 +214,10 @@ def _of_program(values: Mapping[str, str]) -> dict[str, str]:
     Raises:
         click.UsageError: the parallelism is given twice.
     """
-    if not values:
-        return {}
-    from flinkray.datastream.flink_settings import is_of_program
-
-    of_program = {key: value for key, value in values.items() if is_of_program(key)}
+    of_program = {key: value for key, value in values.items() if key in PROGRAM_KEYS}
     given = click.get_current_context().get_parameter_source("parallelism")
-    if _PARALLELISM in of_program and given is ParameterSource.COMMANDLINE:
-        raise click.UsageError(f"--parallelism and -D {_PARALLELISM} are the same: give one")
+    if PARALLELISM in of_program and given is ParameterSource.COMMANDLINE:
+        raise click.UsageError(f"--parallelism and -D {PARALLELISM} are the same: give one")
     return of_program
 
 

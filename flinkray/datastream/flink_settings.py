@@ -172,12 +172,6 @@ _OF_CHECKPOINTS = (
 """How settings begin that are of use with checkpoints only."""
 
 
-def is_of_program(key: str) -> bool:
-    """Whether a program sets something by that key, of which its job and its cluster know nothing,
-    or have a default alone."""
-    return (key in FLINK_SETTINGS or key in _READ_WHERE_NEEDED) and key not in JOB_KEYS
-
-
 def why_without_effect(key: str) -> str | None:
     """None: it has one, or what sets it says that it has none."""
     if key in JOB_KEYS:

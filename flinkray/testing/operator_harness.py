@@ -64,7 +64,7 @@ class OperatorHarness:
         side_outputs: ids of the tags whose output is to be taken down.
         restore: a snapshot to begin with, or those of several subtasks.
         checkpoint_id: by which captures name what is restored, if it is this subtask's own.
-        context: further fields of its OperatorContext, such as ``max_parallelism``.
+        **context: further fields of its OperatorContext, such as ``max_parallelism``.
     """
 
     make_keyed_state: ClassVar[KeyedStateBackendFactory] = backends.DEFAULT

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from flinkray.core.errors import ConfigurationError
-from flinkray.core.job_options import ENDLESS
+from flinkray.core.job_options import ENDLESS, JOB_KEYS
+from flinkray.core.program_settings import PROGRAM_KEYS
 from flinkray.datastream import (
     CheckpointingMode,
     Configuration,
@@ -32,6 +33,7 @@ from flinkray.datastream.common import (
     RestartStrategies,
     Types,
 )
+from flinkray.datastream.flink_settings import _READ_WHERE_NEEDED, FLINK_SETTINGS
 from flinkray.datastream.state import ValueStateDescriptor
 from flinkray.scheduler.graph.checkpoint_configuration import (
     CheckpointConfiguration,
@@ -500,3 +502,14 @@ def test_results_of_accumulators_are_empty(env: Any) -> None:
     result = client.get_job_execution_result().result()
     assert (result.get_all_accumulator_results(), result.get_accumulator_result("a")) == ({}, None)
     assert client.get_accumulators().result() == {}
+
+
+def test_the_command_line_knows_the_settings_that_are_of_programs_alone() -> None:
+    settings = {*FLINK_SETTINGS, *_READ_WHERE_NEEDED}
+    assert settings - JOB_KEYS == PROGRAM_KEYS
+
+
+def test_the_page_has_every_setting_that_is_of_programs_alone() -> None:
+    page = (Path(__file__).parents[2] / "docs/datastream.md").read_text("utf-8")
+    section = page.partition("## Settings by name")[2].partition("\n## ")[0]
+    assert {key for key in PROGRAM_KEYS if f"`{key}`" not in section} == set()

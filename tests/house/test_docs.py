@@ -116,3 +116,16 @@ def test_the_tutorials_blocks_all_belong_to_files_and_its_endpoints_are_as_short
     assert said is not None
     assert int(said[1]) == lines["Leader"] + lines["Worker"] <= 60
     assert int(said[2]) == lines["LeaderGateway"] + lines["WorkerGateway"]
+
+
+FENCE = re.compile(r"^```([^`\n]*)$", re.MULTILINE)
+INFO = re.compile(r"[a-z]*(?: title=\"[^\"]+\")?")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_fences_of_code_are_such_as_the_site_reads(page: Path) -> None:
+    """It takes a word and a title.  Of another one it shows the code as text, and what follows it
+    as code."""
+    fences = FENCE.findall(page.read_text(encoding="utf-8"))
+    assert [info for info in fences if not INFO.fullmatch(info)] == []
+    assert len(fences) % 2 == 0

@@ -1,0 +1,32 @@
+"""Settings of stream programs by their names in Flink, of which their jobs and clusters know
+nothing, or have a default alone.  What they set is in :mod:`flinkray.datastream.flink_settings`."""
+
+from __future__ import annotations
+
+PARALLELISM = "parallelism.default"
+
+PROGRAM_KEYS = frozenset(
+    {
+        "execution.buffer-timeout",
+        "execution.buffer-timeout.interval",
+        "execution.checkpointing.unaligned.forced",
+        "execution.runtime-mode",
+        "execution.shutdown-on-attached-exit",
+        "execution.sorted-inputs.memory",
+        PARALLELISM,
+        "pipeline.auto-generate-uids",
+        "pipeline.auto-watermark-interval",
+        "pipeline.max-parallelism",
+        "pipeline.name",
+        "pipeline.object-reuse",
+        "pipeline.operator-chaining",
+        "pipeline.operator-chaining.enabled",
+        "python.archives",
+        "python.executable",
+        "python.files",
+        "python.requirements",
+        "state.backend.changelog.enabled",
+        "state.changelog.enabled",
+    }
+)
+"""What ``flinkray run -D`` hands on to a program."""
