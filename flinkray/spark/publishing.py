@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from hashlib import blake2b
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -262,7 +263,9 @@ def arrow_schema(schema: StructType) -> pa.Schema:
                 f"column {field.name!r} is of type {field.dataType.simpleString()}, which no "
                 f"stream can read: {way_out}"
             )
-    converted: pa.Schema = to_arrow_schema(schema)
+    takes = signature(to_arrow_schema).parameters
+    zone = {"timezone": "UTC"} if "timezone" in takes else {}  # from Spark 4.3 on it must be told
+    converted: pa.Schema = to_arrow_schema(schema, **zone)
     return converted
 
 
