@@ -203,5 +203,5 @@ def test_a_query_whose_output_mode_does_not_fit_it_says_so(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     frame = StreamedFrame(rates(spark).groupBy("value").count(), {"once": True}, "append")
-    with pytest.raises(AnalysisException, match="(?i)append.*output mode.*not supported"):
+    with pytest.raises(AnalysisException, match=r"(?i)append.*output mode.*not supported"):
         publish_stream(frame, str(tmp_path), "1", threading.Event())
