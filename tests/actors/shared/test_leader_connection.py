@@ -161,3 +161,20 @@ async def test_nobody_is_told_anything_while_the_retrieval_ends() -> None:
     assert follower.story == []
     assert follower.connection.target_gateway is None
     await follower.close()
+
+
+@on_virtual_time
+async def test_a_leader_that_dies_is_lost_and_who_was_left_behind_is_not() -> None:
+    follower = Follower()
+    follower.leads()
+    await asyncio.sleep(1)
+    follower.leads(None)
+    await asyncio.sleep(1)
+    follower.leads()
+    await asyncio.sleep(1)
+    await follower.host.close()
+    await asyncio.sleep(1)
+    *before, last = follower.story
+    assert before == ["welcome", "leader changed", "welcome"]
+    assert "terminated" in last
+    await follower.close()

@@ -126,3 +126,32 @@ def test_what_users_count_with_harms_no_other_figure() -> None:
     found = {one.tags["metric"]: one.value for one in metrics.samples()}
     assert found == {"of_numpy": 3, "rate": 4}
     assert {type(value) for value in found.values()} == {float}
+
+
+def test_shares_of_the_time_are_of_what_has_passed_since_the_look_before() -> None:
+    """At the first look nothing is known of them, and none is below zero."""
+    times = {"busyTimeMs": 30, "idleTimeMs": 70}
+    group = MetricGroup()
+    for name in times:
+        group.gauge(name, partial(times.__getitem__, name))
+    group.gauge("numBuffersOut", lambda: 7)
+    metrics = TaskMetrics(lambda: 0.0)
+    metrics.begun(_task(1), group)
+    totals = {"accumulate_busy_time_ms", "accumulate_idle_time_ms"}
+    assert {name for name, _ in _values(metrics)} == totals
+    times.update(busyTimeMs=20, idleTimeMs=180)
+    values = _values(metrics)
+    assert values["busy_time_ms_per_second", "Map"] == 0
+    assert values["idle_time_ms_per_second", "Map"] == 1100
+
+
+def test_only_a_task_that_reads_others_and_has_a_watermark_tells_it() -> None:
+    times = {"busyTimeMs": 30, "idleTimeMs": 70, "backPressuredTimeMs": 0}
+    known = _group(currentInputWatermark=9000, **times)
+    unknown = _group(currentInputWatermark=-(1 << 63), **times)
+    told = [
+        io_metrics_of(known, reads=True, writes=True),
+        io_metrics_of(known, reads=False, writes=True),
+        io_metrics_of(unknown, reads=True, writes=True),
+    ]
+    assert [one.input_watermark for one in told if one is not None] == [9000, None, None]
