@@ -28,14 +28,14 @@ def _java_home() -> str:
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    """Spark with two cores in this process; its JVM ends with the module, and its handler of Ctrl-C
-    goes at once."""
+    """Spark with two cores in this process, and two attempts at a task; its JVM ends with the
+    module, and its handler of Ctrl-C goes at once."""
     on_ctrl_c = signal.getsignal(signal.SIGINT)
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("JAVA_HOME", _java_home())
         environment.setenv("PYSPARK_PYTHON", sys.executable)
         session = (
-            SparkSession.builder.master("local[2]")
+            SparkSession.builder.master("local[2,2]")
             .config("spark.ui.enabled", "false")
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.driver.host", "127.0.0.1")

@@ -1,8 +1,9 @@
 """Partitions of a result that are read one by one, while their producer still runs.
 
 A *publication* is one computation of the result, in a folder of its own; its id says what was
-computed.  Each attempt at a partition writes an Arrow file of its own, whose name it gets when it
-is complete: a reader sees whole partitions only, and decides itself for one of several attempts.
+computed.  Each attempt at a partition writes an Arrow file of its own.  Nobody sees it before it is
+accepted: an attempt does not always know whether it was given all rows, nor whether its outcome
+counts, and who runs the attempts does.  Of several accepted ones a reader decides for one itself.
 A publication is begun before its first partition, if the same id stands for the same partitions
 whenever they are computed; otherwise it is known when it is sealed, and so complete.
 """
@@ -26,7 +27,10 @@ _VERSION = 1
 _BEGUN = "_begun.json"
 _SEALED = "_sealed.json"
 _UNFINISHED = "_unfinished"
-_NAME = re.compile(r"(\d+)-(\d+)-(\w+)\.arrow")
+_ARROW = ".arrow"
+_MARK = ".accepted"
+"""Ends the name of a file, in the place of .arrow, that is there when that one is accepted."""
+_ACCEPTED = re.compile(r"(\d+)-(\d+)-\w+\.accepted")
 
 
 class NonDeterministicSourceError(FlinkRayError):
@@ -84,8 +88,8 @@ class PublishedPartitions:
         *,
         durable: bool = False,
     ) -> PublishedPartition:
-        """Publish a partition: it is there when all of *batches* are.  May be done again, and by
-        several at the same time.
+        """Write a file of a partition, which may be accepted.  May be done again, and by several at
+        the same time.
 
         Args:
             durable: nobody can compute it again: it is on the disk before it is there.
@@ -106,7 +110,7 @@ class PublishedPartitions:
                 writer.write_batch(batch)
                 rows += batch.num_rows
                 batch = next(remaining, None)
-        name = f"{number:06d}-{rows}-{attempt}.arrow"
+        name = f"{number:06d}-{rows}-{attempt}{_ARROW}"
         if durable and self._directory.is_local:
             disk.sync(unfinished)
         files.move(unfinished, f"{folder}/{name}")
@@ -114,8 +118,14 @@ class PublishedPartitions:
             ResultDirectory(f"{self.location}/{publication_id}").sync_names(self._directory)
         return PublishedPartition(number, rows, name)
 
+    def accept(self, publication_id: str, partition: PublishedPartition) -> None:
+        """What was written is all of the partition: from now on it is there.  May be done again."""
+        path = f"{self._directory.path}/{publication_id}/{_marker(partition.name)}"
+        with self._directory.files.open_output_stream(path):
+            """The name says it all."""
+
     def seal(self, publication_id: str, rows: dict[int, int]) -> None:
-        """All of it is published: *rows* of each partition.  One that is sealed already stays."""
+        """All of it is accepted: *rows* of each partition.  One that is sealed already stays."""
         if self._directory.read_json(_SEALED) is not None:
             return
         content = {"version": _VERSION, "id": publication_id, "rows": sorted(rows.items())}
@@ -136,11 +146,13 @@ class PublishedPartitions:
         folder = f"{self._directory.path}/{publication.publication_id}"
         selector = pyarrow.fs.FileSelector(folder, allow_not_found=True)
         found: dict[int, PublishedPartition] = {}
-        names = (str(info.base_name) for info in self._directory.files.get_file_info(selector))
-        for name in sorted(names):
-            match = _NAME.fullmatch(name)
-            if match is not None:
-                partition = PublishedPartition(int(match[1]), int(match[2]), name)
+        names = {str(info.base_name) for info in self._directory.files.get_file_info(selector)}
+        for marker in sorted(names):
+            match = _ACCEPTED.fullmatch(marker)
+            if match is None:
+                continue
+            partition = PublishedPartition(int(match[1]), int(match[2]), _marked(marker))
+            if partition.name in names:
                 found.setdefault(partition.number, partition)
         return found
 
@@ -154,6 +166,14 @@ class PublishedPartitions:
         except (FileNotFoundError, pa.ArrowInvalid) as error:
             text = f"{name} of the partitions at {self.location} cannot be read: {error}"
             raise FileResultLostError(text, self.location) from error
+
+
+def _marker(name: str) -> str:
+    return f"{name.removesuffix(_ARROW)}{_MARK}"
+
+
+def _marked(marker: str) -> str:
+    return f"{marker.removesuffix(_MARK)}{_ARROW}"
 
 
 def digest_of(batch: pa.RecordBatch, before: int = 0) -> int:

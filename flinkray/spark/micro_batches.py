@@ -170,6 +170,8 @@ class _Publisher:
             calling.push(self._note)
             if self._batches.is_published(batch_id):
                 logger.info("micro-batch %d was published before", batch_id)
+                # Spark learns only so how far event time has come, and what state it keeps.
+                frame.write.format("noop").mode("overwrite").save()
                 return
             _wait_for_room(self._batches, self._stopping, self.is_over)
             partitions = _written(frame, self._batches.location, self._schema)

@@ -37,7 +37,7 @@ def test_nothing_is_there_before_anybody_has_begun(tmp_path: Path) -> None:
     assert PublishedPartitions(str(tmp_path / "none")).publication() is None
 
 
-def test_a_partition_is_there_when_all_of_it_is(tmp_path: Path) -> None:
+def test_a_partition_is_there_when_all_of_it_is_and_its_attempt_counts(tmp_path: Path) -> None:
     published = published_in(tmp_path)
     seen: list[list[int]] = []
 
@@ -46,9 +46,11 @@ def test_a_partition_is_there_when_all_of_it_is(tmp_path: Path) -> None:
         seen.append(there(published))
         yield BATCH
 
-    published.write("a", 4, SCHEMA, batches())
+    one = published.write("a", 4, SCHEMA, batches())
+    assert (seen, there(published)) == ([[]], [])
 
-    assert seen == [[]]
+    published.accept("a", one)
+
     assert there(published) == [4]
 
 
@@ -69,11 +71,37 @@ def test_of_several_attempts_the_one_that_was_chosen_stays_to_be_read(tmp_path: 
     published = published_in(tmp_path)
     first = published.write("a", 0, SCHEMA, [BATCH])
     second = published.write("a", 0, SCHEMA, [BATCH])
+    for one in (first, second, first):
+        published.accept("a", one)
 
     assert first.name != second.name
     assert there(published) == [0]
     for one in (first, second):
         assert published.open("a", one.name).read_all().num_rows == one.rows == 3
+
+
+def test_an_attempt_that_does_not_count_is_never_seen(tmp_path: Path) -> None:
+    """Its input may have broken off: it has taken a part for all there is."""
+    published = published_in(tmp_path)
+    part, whole = (published.write("a", 0, SCHEMA, [BATCH] * number) for number in (1, 2))
+    published.accept("a", whole)
+    published.seal("a", {0: 6})
+
+    publication = published.publication()
+    assert publication is not None
+    assert published.list(publication) == {0: whole}
+    assert part.name != whole.name
+
+
+def test_one_that_is_gone_is_not_there(tmp_path: Path) -> None:
+    published = published_in(tmp_path)
+    first, second = (published.write("a", 0, SCHEMA, [BATCH]) for _ in range(2))
+    for one in (first, second):
+        published.accept("a", one)
+    (tmp_path / "a" / first.name).unlink()
+    assert published.list(Publication("a", None)) == {0: second}
+    (tmp_path / "a" / second.name).unlink()
+    assert there(published) == []
 
 
 def test_an_empty_partition_has_its_columns(tmp_path: Path) -> None:
@@ -100,7 +128,7 @@ def test_the_first_one_that_is_sealed_stays(tmp_path: Path) -> None:
 
 def test_what_is_known_at_the_end_only_is_not_seen_before(tmp_path: Path) -> None:
     published = PublishedPartitions(str(tmp_path))
-    published.write("attempt", 0, SCHEMA, [BATCH])
+    published.accept("attempt", published.write("attempt", 0, SCHEMA, [BATCH]))
     assert published.publication() is None
 
     published.seal("attempt", {0: 3})
@@ -113,7 +141,7 @@ def test_the_same_may_begin_again_and_another_one_only_if_nothing_was_published(
 ) -> None:
     published = published_in(tmp_path)
     published.begin("b")
-    published.write("b", 0, SCHEMA, [BATCH])
+    published.accept("b", published.write("b", 0, SCHEMA, [BATCH]))
     published.begin("b")
 
     with pytest.raises(NonDeterministicSourceError, match="what is computed now is c"):

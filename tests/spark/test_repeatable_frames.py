@@ -28,6 +28,7 @@ pytestmark = pytest.mark.spark
 Make = Callable[[SparkSession], DataFrame]
 ADAPTIVE = "spark.sql.adaptive.enabled"
 SORTS = "spark.sql.execution.sortBeforeRepartition"
+ZONE = "spark.sql.session.timeZone"
 
 
 @pytest.fixture(autouse=True)
@@ -36,10 +37,17 @@ def as_by_default(spark: SparkSession) -> Iterator[None]:
     yield
     spark.conf.unset(ADAPTIVE)
     spark.conf.unset(SORTS)
+    spark.conf.unset(ZONE)
 
 
 def numbers(spark: SparkSession) -> DataFrame:
     return spark.range(0, 1000, 1, 5).selectExpr("id", "id % 7 as key")
+
+
+def numbered(spark: SparkSession) -> DataFrame:
+    """Rows of one number are in whichever order the shuffle has brought them."""
+    by = "row_number() OVER (PARTITION BY key ORDER BY id % 2) AS n"
+    return numbers(spark).selectExpr("id", "key", by)
 
 
 ALWAYS: dict[str, Make] = {
@@ -51,7 +59,9 @@ ALWAYS: dict[str, Make] = {
 WITHOUT_ADAPTION: dict[str, Make] = {
     "groups": lambda spark: numbers(spark).groupBy("key").count(),
     "by a hash": lambda spark: numbers(spark).repartition(3, "key"),
+    "the last of each group": lambda spark: numbered(spark).where("n = 1"),
     "a join": lambda spark: numbers(spark).hint("merge").join(numbers(spark), "id"),
+    "groups of a sample": lambda spark: numbers(spark).sample(0.5, 3).groupBy("key").count(),
 }
 NEVER: dict[str, Make] = {
     "a sort": lambda spark: numbers(spark).orderBy("key"),
@@ -67,6 +77,13 @@ NEVER: dict[str, Make] = {
     "behind what is kept": lambda spark: numbers(spark).cache().where("key > 3"),
     "computed before": lambda spark: numbers(spark).sample(0.5).localCheckpoint(),
     "some rows": lambda spark: numbers(spark).limit(10),
+    "when it was computed": lambda spark: numbers(spark).selectExpr("id", "now() as at"),
+    "of today": lambda spark: numbers(spark).where("year(current_date()) > id"),
+    "groups of the last ones": lambda spark: numbered(spark).where("n = 1").groupBy("id").count(),
+    "groups of a sample of groups": lambda spark: (
+        numbers(spark).groupBy("key").count().sample(0.5, 3).groupBy("count").count()
+    ),
+    "one of each": lambda spark: numbers(spark).dropDuplicates(["key"]),
 }
 
 
@@ -126,6 +143,8 @@ def test_a_fingerprint_is_that_of_plan_seeds_input_and_partitions(
     first = [fingerprint(make(spark)) for make in frames]
     assert len({*first}) == len(frames)
     assert [fingerprint(make(spark)) for make in frames] == first
+    spark.conf.set(ZONE, "Asia/Kolkata")
+    assert fingerprint(numbers(spark)) not in first
 
 
 def test_a_file_that_was_written_anew_is_another_input(spark: SparkSession, tmp_path: Path) -> None:

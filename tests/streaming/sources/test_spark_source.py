@@ -51,6 +51,7 @@ class Published:
     def write(self, number: int, *values: int, publication: str = "a") -> SparkSplit:
         batches = [pa.record_batch([pa.array([v])], schema=SCHEMA) for v in values]
         one = self.partitions.write(publication, number, SCHEMA, batches)
+        self.partitions.accept(publication, one)
         return SparkSplit(publication, number, one.rows, one.name)
 
 

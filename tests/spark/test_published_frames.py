@@ -1,0 +1,133 @@
+"""What Spark's executors publish of a DataFrame, and of the micro-batches of a query, if attempts
+at their tasks fail, and drivers die; computed by Spark itself."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession, functions
+
+from flinkray.file_results import MicroBatch, PublishedBatches, PublishedPartition
+from flinkray.file_results import PublishedPartitions as Partitions
+from flinkray.spark.micro_batches import StreamedFrame, publish_stream
+from flinkray.spark.publishing import is_repeatable, publish, written_partitions
+from tests.local_spark import spark
+
+__all__ = ["spark"]
+
+pytestmark = [
+    pytest.mark.spark,
+    # PySpark 3.5 compares pandas' version with the long deprecated distutils.
+    pytest.mark.filterwarnings("ignore:distutils Version classes:DeprecationWarning"),
+    # It leaves the sockets of what it collects to the garbage collector.
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
+
+SCHEMA = pa.schema([("id", pa.int64())])
+
+
+def test_a_partition_can_be_read_before_the_last_one_is_computed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def waits(batches: Iterable[Any]) -> Iterable[Any]:
+        """In the second partition, until the first one is there."""
+        for batch in batches:
+            give_up_at = time.monotonic() + 30
+            while batch["id"][0].as_py() and not list(tmp_path.glob("*/000000-1-*.accepted")):
+                assert time.monotonic() < give_up_at, "the first partition is not there"
+                time.sleep(0.05)
+            yield batch
+
+    frame = spark.range(0, 2, 1, 2).mapInArrow(waits, "id long")
+    assert is_repeatable(frame)
+    assert publish(frame, str(tmp_path), "attempt").num_rows == 2
+    publication = Partitions(str(tmp_path)).publication()
+    assert publication is not None
+    assert publication.rows == {0: 1, 1: 1}
+    assert len(Partitions(str(tmp_path)).list(publication)) == 2
+
+
+def test_what_an_attempt_has_written_counts_only_if_the_attempt_does(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    location = str(tmp_path)
+
+    def write(number: int, batches: Iterable[pa.RecordBatch]) -> PublishedPartition:
+        from pyspark import TaskContext
+
+        written = Partitions(location).write("a", number, SCHEMA, batches)
+        context = TaskContext.get()
+        assert context is not None
+        if number == 1 and not context.attemptNumber():
+            raise ValueError("the first attempt fails when it has written all")
+        return written
+
+    told: list[PublishedPartition] = []
+    frame = spark.range(0, 30, 1, 3)
+    written = written_partitions(frame, write, on_written=told.append)
+    assert len(list(tmp_path.glob("a/*.arrow"))) == 4
+    assert [one.number for one in written] == [0, 1, 2]
+    assert sorted(told, key=lambda one: one.number) == written
+
+
+def test_names_of_columns_that_python_cannot_ask_spark_for_are_kept(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    sql = "SELECT id AS `a.b`, 2 AS v, 3 AS V, struct(id AS `x.y`) AS `c``d` FROM range(0, 1, 1, 1)"
+    publish(spark.sql(sql), str(tmp_path), "attempt")
+    published = Partitions(str(tmp_path))
+    publication = published.publication()
+    assert publication is not None
+    (one,) = published.list(publication).values()
+    rows = published.open(publication.publication_id, one.name).read_all().to_pylist()
+    assert rows == [{"a.b": 0, "v": 2, "V": 3, "c`d": {"x.y": 0}}]
+
+
+# --- micro-batches --------------------------------------------------------------------------------
+
+
+def windows(spark: SparkSession, folder: Path) -> DataFrame:
+    """Each is closed when a later row has come."""
+    rows = spark.readStream.schema("at timestamp").json(str(folder))
+    by_time = rows.withWatermark("at", "0 seconds").groupBy(functions.window("at", "10 seconds"))
+    return by_time.count().selectExpr("string(window.start) as start", "count")
+
+
+def rows_of(location: Path) -> list[dict[str, Any]]:
+    batches = PublishedBatches(str(location))
+    found = [batches.batch(number) for number in range(batches.progress().batches)]
+    names = [one.name for batch in found if batch is not None for one in batch.partitions]
+    return [row for name in names for row in batches.open(name).read_all().to_pylist()]
+
+
+def test_a_micro_batch_that_was_published_when_the_driver_died_still_moves_event_time(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark has noted nothing of it: what is computed again says which windows are closed."""
+    (tmp_path / "rows").mkdir()
+    times = ("00:00:01", "00:00:02", "00:00:25")
+    lines = "\n".join(f'{{"at": "2026-01-01 {time}"}}' for time in times)
+    (tmp_path / "rows" / "1.json").write_text(lines)
+    frame = StreamedFrame(windows(spark, tmp_path / "rows"), {"availableNow": True}, "append")
+    location, publish_batch = tmp_path / "published", PublishedBatches.publish
+
+    def publish_and_die(self: PublishedBatches, batch: MicroBatch) -> None:
+        publish_batch(self, batch)
+        raise OSError("the driver dies")
+
+    with monkeypatch.context() as dying:
+        dying.setattr(PublishedBatches, "publish", publish_and_die)
+        with pytest.raises(OSError, match="the driver dies"):
+            publish_stream(frame, str(location), "1", threading.Event())
+    assert rows_of(location) == []
+
+    publish_stream(frame, str(location), "1", threading.Event())
+
+    assert rows_of(location) == [{"start": "2026-01-01 00:00:00", "count": 2}]
+    assert PublishedBatches(str(location)).ended("1") is not None
