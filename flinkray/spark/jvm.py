@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import struct
 import subprocess
@@ -175,10 +176,21 @@ class DriverJvm(Jvm):
                 time.sleep(_POLL)
             content = self._connection.read_bytes()
         finally:
-            self._connection.unlink(missing_ok=True)
-            self._connection.parent.rmdir()
+            self._remove_connection()
         port, length = struct.unpack_from("!ii", content)
         return port, content[8 : 8 + length].decode()
+
+    def kill(self) -> None:
+        super().kill()
+        self._remove_connection()
+
+    def end(self, grace: float = 3.0) -> None:
+        super().end(grace)
+        self._remove_connection()
+
+    def _remove_connection(self) -> None:
+        """It has the secret of the gateway, also if nobody has asked for it."""
+        shutil.rmtree(self._connection.parent, ignore_errors=True)
 
 
 class _GatewayNoise(logging.Filter):

@@ -161,6 +161,6 @@ def one_line(error: BaseException) -> str:
 
 def described(value: object) -> str:
     """A value that is not what was wanted, for errors."""
-    text = repr(value)
+    text = " ".join(repr(value).split())
     kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
     return f"a {kind} ({text if len(text) <= 60 else text[:57] + '...'})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from flinkray.core.errors import UnsupportedEnvironmentError
@@ -37,6 +38,11 @@ def test_a_long_value_is_cut_in_the_message() -> None:
         store_result(list(range(1000)), "/nowhere")
 
     assert len(str(caught.value)) < 400
+
+
+def test_a_value_of_several_lines_is_told_in_one() -> None:
+    with pytest.raises(InvalidStageResultError, match=r"a pandas\..*DataFrame \( a 0 1\); a Spark"):
+        store_result(pd.DataFrame({"a": [1]}), "/nowhere")
 
 
 def raised(error: BaseException) -> BaseException:

@@ -240,8 +240,10 @@ def check_columns(schema: pa.Schema) -> None:
 def _way_out(kind: pa.DataType, *, is_column: bool = False) -> str | None:
     """None: Spark knows the type."""
     if pa.types.is_dictionary(kind):
-        return _way_out(kind.value_type, is_column=is_column)
+        return _way_out(kind.value_type)
     if pa.types.is_struct(kind):
+        if not kind.num_fields:
+            return "give it a field, or leave it out"
         inner = [kind.field(place).type for place in range(kind.num_fields)]
         return next((out for one in inner if (out := _way_out(one))), None)
     if pa.types.is_map(kind):

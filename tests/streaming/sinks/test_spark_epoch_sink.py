@@ -204,6 +204,8 @@ def test_without_a_cluster_there_are_no_slots_for_the_stage() -> None:
         (pa.struct([("inner", pa.null())]), "declare the type of the stream"),
         (pa.map_(pa.string(), pa.duration("s")), "make it a number"),
         (pa.month_day_nano_interval(), "make it a string"),
+        (pa.dictionary(pa.int32(), pa.timestamp("ns")), "round it to microseconds"),
+        (pa.struct([]), "give it a field"),
     ],
 )
 def test_a_column_that_spark_cannot_read_is_named_with_its_type_and_a_way_out(
