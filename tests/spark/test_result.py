@@ -41,7 +41,7 @@ def test_a_long_value_is_cut_in_the_message() -> None:
 
 
 def test_a_value_of_several_lines_is_told_in_one() -> None:
-    with pytest.raises(InvalidStageResultError, match=r"a pandas\..*DataFrame \( a 0 1\); a Spark"):
+    with pytest.raises(InvalidStageResultError, match=r"a pandas.*DataFrame \(a 0 1\); a S"):
         store_result(pd.DataFrame({"a": [1]}), "/nowhere")
 
 
