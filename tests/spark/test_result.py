@@ -155,6 +155,23 @@ def test_of_an_error_in_a_jvm_the_innermost_is_told() -> None:
     )
 
 
+def test_of_causes_that_follow_from_each_other_the_innermost_is_told() -> None:
+    text = (
+        "An error occurred while calling o9.parquet.\n: org.apache.spark.SparkException: Job "
+        "aborted.\nCaused by: java.io.IOException: not read\nCaused by: java.net.E: no route\n"
+    )
+    assert one_line(Py4JJavaError(text)).startswith("java.net.E: no route (")
+
+
+def test_of_errors_in_a_worker_that_follow_from_each_other_the_one_that_was_raised_is_told() -> (
+    None
+):
+    first = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nKeyError: 1\n\n'
+    text = f"{first}During handling of the above exception, another exception occurred:\n\n"
+    text += first.replace("line 1", "line 2").replace("KeyError: 1", "ValueError: no")
+    assert one_line(Py4JJavaError(text)) == "ValueError: no (a.py, line 2, in f)"
+
+
 def test_a_message_of_several_lines_is_told_in_one() -> None:
     error = Py4JJavaError(OF_A_WRITE.replace("division by zero", "two\n  lines"))
     assert one_line(error) == "ZeroDivisionError: two lines (flights.py, line 12, in ratio)"

@@ -109,6 +109,17 @@ def test_a_partition_without_a_file_is_lost_once_all_are_published(published: Pu
         enumerator.handle_split_request(0)
 
 
+def test_a_partition_that_was_handed_out_before_may_be_gone(published: Published) -> None:
+    enumerator = published.enumerator()
+    first = published.write(0, 1)
+    enumerator.handle_split_request(0)
+    (Path(published.partitions.location) / "a" / first.name).unlink()
+    published.write(1, 2)
+    published.partitions.seal("a", {0: 1, 1: 1})
+    enumerator.handle_split_request(1)
+    assert numbers(published.readers) == {0: [0], 1: [1]}
+
+
 def test_numbers_that_nothing_was_published_under_are_passed_over(published: Published) -> None:
     enumerator = published.enumerator()
     published.write(2, 1)
@@ -215,6 +226,17 @@ def test_what_is_behind_the_place_that_was_read_may_be_in_another_order(
     later.write(0, 1, 3, 2)
     reader = reader_of(later.source, *reader.snapshot_state(1))
     assert [reader.poll(10).batch["n"].to_pylist() for _ in range(2)] == [[3], [2]]
+
+
+def test_a_partition_that_the_new_job_does_not_have_is_not_waited_for(
+    published: Published, tmp_path: Path
+) -> None:
+    reader = reader_of(published.source, published.write(0, 1, 2))
+    reader.poll(10)
+    later = Published(tmp_path / "later")
+    later.partitions.seal("a", {})
+    with pytest.raises(FileResultLostError, match=r"partition 0 of 'flights'.*is gone"):
+        reader_of(later.source, *reader.snapshot_state(1)).poll(10)
 
 
 def test_columns_become_those_of_the_declared_type(tmp_path: Path) -> None:
