@@ -182,6 +182,9 @@ class SlotManager:
         slot = self._slot(slot_id, allocation_id)
         if slot is not None and slot.job_id is not None:
             if slot.slot_id != slot_id:
+                before = slot.worker.slots.get(slot_id.slot_index)
+                if before is not None:  # that it was freed was not heard
+                    self._tracker.free_slot(before, "another slot has its index", now)
                 slot.worker.dynamic_slot_confirmed(slot, slot_id)
             self._tracker.timetable.remove(("slot", slot))
             slot.allocate(slot.job_id, allocation_id, now)
@@ -282,7 +285,7 @@ class SlotManager:
         actions: list[SlotManagerAction] = []
         for key in tracker.timetable.pop_due(now):
             match cast("tuple[object, ...]", key):
-                case ("slot", ManagedSlot() as slot):
+                case ("slot", ManagedSlot(state=SlotState.PENDING) as slot):  # not reported since
                     timeout = tracker.settings.slot_request_timeout
                     self._refused(slot, f"no answer to the request for {timeout:g} s", now)
                 case ("refused", ManagedSlot() as slot):

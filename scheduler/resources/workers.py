@@ -87,6 +87,13 @@ class ManagedSlot:
     def is_held_by(self, allocation_id: AllocationID) -> bool:
         return self.state is not SlotState.FREE and self.allocation_id == allocation_id
 
+    def is_in(self, status: SlotStatus | None) -> bool:
+        """Whether what is reported under its index is this slot.  Indexes of dynamic ones are used
+        again."""
+        if status is None:
+            return False
+        return not self.is_dynamic or status.allocation_id == self.allocation_id
+
     def _enter(
         self,
         state: SlotState,
@@ -145,10 +152,12 @@ class Worker:
     def apply_report(self, report: SlotReport, now: float) -> None:
         """Bring the slots in line with what the TaskExecutor reports (SM-04, SM-06, SM-08)."""
         reported = {status.slot_id.slot_index: status for status in report.slots}
-        for index in [i for i in self.slots if i not in reported]:
-            slot = self.slots[index]
-            is_fresh = slot.is_dynamic and now - slot.changed_at < REPORT_GRACE
-            if slot.state is not SlotState.PENDING and not is_fresh:
+        for index, slot in tuple(self.slots.items()):
+            if slot.state is SlotState.PENDING or slot.is_in(reported.get(index)):
+                continue
+            if slot.is_dynamic and now - slot.changed_at < REPORT_GRACE:
+                reported.pop(index, None)
+            else:
                 self._remove(slot, now)
         for index, status in reported.items():
             if index not in self.slots:

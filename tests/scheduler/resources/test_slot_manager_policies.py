@@ -167,6 +167,57 @@ def test_dynamic_slots_of_an_earlier_resource_manager_are_taken_over() -> None:
     assert not manager.has_shortage
 
 
+def with_dynamic_slot(index: int, job_id: JobID, allocation_id: AllocationID) -> SlotReport:
+    """A report of te1 with one of HALF."""
+    dynamic = SlotStatus(slot_id("te1", index), HALF, job_id, allocation_id, is_dynamic=True)
+    return SlotReport((*report("te1", *[None] * 4).slots, dynamic))
+
+
+def one_whose_index_is_given_again() -> tuple[SlotManager, AllocationID]:
+    """A dynamic slot of JOB has been freed, which was not heard, and one of OTHER_JOB, which is
+    being asked for, is to get its index."""
+    manager = slot_manager()
+    manager.set_requirements(requirements((HALF, 1)), 0.0)
+    first = one(start_worker(manager, 1), RequestSlot)
+    manager.slot_request_succeeded(slot_id("te1", 4), first.allocation_id, 2.0)
+    actions = manager.set_requirements(requirements((HALF, 1), job_id=OTHER_JOB), 3.0)
+    return manager, one(actions, RequestSlot).allocation_id
+
+
+def test_answer_with_the_index_of_another_dynamic_slot_tells_that_that_one_is_gone() -> None:
+    """SM-04."""
+    manager, second = one_whose_index_is_given_again()
+    again = one(manager.slot_request_succeeded(slot_id("te1", 4), second, 4.0), RequestSlot)
+    assert again.job_id == JOB
+    assert manager.task_executors()[0].jobs == (JOB, OTHER_JOB)
+    manager.slot_request_succeeded(slot_id("te1", 5), again.allocation_id, 4.1)
+    for index, allocation_id in ((4, second), (5, again.allocation_id)):
+        manager.slot_freed(slot_id("te1", index), allocation_id, 4.2)
+    free = manager._tracker.workers[ResourceID("te1")].free_profile
+    assert free.cpu == 3.0, "each job asks again for its one slot, and nothing else is taken"
+
+
+def test_report_of_another_dynamic_slot_at_an_index_tells_that_the_first_is_gone() -> None:
+    """SM-04."""
+    manager, second = one_whose_index_is_given_again()
+    seen = with_dynamic_slot(4, OTHER_JOB, second)
+    again = one(manager.report_slot_status(ResourceID("te1"), seen, 4.0), RequestSlot)
+    assert again.job_id == JOB
+    assert manager.slot_request_succeeded(slot_id("te1", 4), second, 4.1) == []
+    manager.slot_request_succeeded(slot_id("te1", 5), again.allocation_id, 4.2)
+    assert manager._tracker.workers[ResourceID("te1")].free_profile.cpu == 3.0
+    assert manager.check(20.0) == [], "nothing is asked for twice"
+    assert manager.task_executors()[0].jobs == (OTHER_JOB, JOB)
+
+
+def test_older_report_does_not_put_another_slot_in_the_place_of_a_dynamic_one() -> None:
+    """SM-04."""
+    manager, second = one_whose_index_is_given_again()
+    manager.slot_request_succeeded(slot_id("te1", 4), second, 4.0)
+    older = with_dynamic_slot(4, JOB, allocation(1000))
+    assert manager.report_slot_status(ResourceID("te1"), older, 4.5) == []
+
+
 # --- choice ---------------------------------------------------------------------------------------
 
 

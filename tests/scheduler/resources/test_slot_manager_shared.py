@@ -312,6 +312,19 @@ def test_slot_that_is_asked_for_stays_so_though_a_report_calls_it_free(
     assert manager.task_executors()[0].jobs == (JOB,)
 
 
+def test_slot_that_a_report_has_given_is_kept_though_the_answer_never_comes(
+    manager: SlotManager,
+) -> None:
+    """SM-04: the answer waits behind something else at the TaskExecutor, or is lost."""
+    manager.set_requirements(requirements((SMALL, 1)), 0.0)
+    asked = one(start_worker(manager, 1), RequestSlot)
+    given = report("te1", (JOB, asked.allocation_id), None)
+    assert manager.report_slot_status(ResourceID("te1"), given, 3.0) == []
+    assert only(manager.check(11.0), RequestSlot) == []
+    assert manager.slot_request_failed(asked.slot_id, asked.allocation_id, "late", 11.1) == []
+    assert manager.task_executors()[0].jobs == (JOB,)
+
+
 def test_report_of_a_foreign_allocation_moves_the_request_in_flight(manager: SlotManager) -> None:
     """SM-06."""
     manager.set_requirements(requirements((SMALL, 1)), 0.0)

@@ -68,7 +68,7 @@ class Worker:
         if self.held.get(index) is not None or not (self.used + profile).fits_into(self.total):
             return None
         if index < 0:
-            index = max(self.held) + 1
+            index = next(i for i in count(self.static) if i not in self.held)
             self.profiles[index] = profile
         self.held[index] = (asked.job_id, asked.allocation_id)
         return SlotID(self.location.resource_id, index)
@@ -293,6 +293,7 @@ class SlotManagerMachine(RuleBasedStateMachine):
     def task_executor_reports(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(sorted(self.workers)))
         worker = self.workers[name]
+        self.known = {s: h for s, h in self.known.items() if s.resource_id != name}
         for i, holder in worker.held.items():
             if holder is not None:
                 self.learn(SlotID(name, i), holder, worker.profiles[i])
@@ -337,6 +338,14 @@ class SlotManagerMachine(RuleBasedStateMachine):
     def job_frees_a_slot(self, data: st.DataObject) -> None:
         slot_id = data.draw(st.sampled_from(sorted(self.known, key=str)))
         self.free_at_worker(slot_id, self.known[slot_id][1])
+
+    @precondition(lambda self: self.known)
+    @rule(data=st.data())
+    def slot_is_freed_unheard(self, data: st.DataObject) -> None:
+        """The news are lost: the next report tells."""
+        slot_id = data.draw(st.sampled_from(sorted(self.known, key=str)))
+        if slot_id.resource_id in self.workers:
+            self.workers[slot_id.resource_id].free(self.known[slot_id][1])
 
     # nodes
 
@@ -422,6 +431,9 @@ class SlotManagerMachine(RuleBasedStateMachine):
             for i, holder in tuple(worker.held.items()):
                 if holder is not None:
                     self.free_at_worker(SlotID(worker.location.resource_id, i), holder[1])
+        self.time_passes(2.0)
+        for name, worker in tuple(self.workers.items()):
+            self.carry_out(self.manager.report_slot_status(name, worker.report(), self.now))
         self.time_passes(40.0)
         assert self.groups == {}, "workers that nobody needs are released"
         self.time_passes(RELEASED_GROUP_MEMORY)
