@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 from flinkray.core.ids import JobID
 from flinkray.scheduler.resources.idle_groups import look_after_groups
 from flinkray.scheduler.resources.resource_tracker import ResourceTracker
@@ -172,9 +174,27 @@ def _count_shared_workers(
         slots = settings.shared_worker_slots
         for _ in range(wanted):
             if tracker.exceeds_limit(slots):
-                tracker.exhausted.update((job_id, None) for job_id in waiting)
+                unserved = _jobs_without_workers(tracker, waiting)
+                tracker.exhausted.update((job_id, None) for job_id in unserved)
                 break
             tracker.request_group((settings.shared_worker_profile,), slots, None, now, actions)
+
+
+def _jobs_without_workers(
+    tracker: ResourceTracker, waiting: dict[JobID, list[ResourceRequirement]]
+) -> list[JobID]:
+    """Those for which the workers that are coming are too few: jobs are served in their order, and
+    the reserve is nobody's."""
+    settings, groups = tracker.settings, tracker.groups
+    coming = groups.number_of_shared_workers_coming + len(groups.shared_requests)
+    jobs = sorted(waiting, key=tracker.order.__getitem__)
+
+    def are_too_few_for(number: int) -> bool:
+        missing = [requirement for job_id in jobs[: number + 1] for requirement in waiting[job_id]]
+        worker, slot = settings.shared_worker_profile, settings.shared_slot_profile
+        return workers_for(missing, worker, slot) > coming
+
+    return jobs[bisect_left(range(len(jobs)), True, key=are_too_few_for) :]
 
 
 def _redundant_workers(tracker: ResourceTracker) -> int:

@@ -300,6 +300,26 @@ def test_no_worker_is_started_beyond_the_limit_of_slots_and_the_job_is_told() ->
     assert "No more than 8 slots may be started in all" in shortage.reason
 
 
+def test_job_whose_workers_are_coming_is_not_told_of_the_limit_that_another_one_meets() -> None:
+    """SM-12: Flink tells the jobs whose requirements nothing that is coming fulfils."""
+    manager = slot_manager(max_slots=8)
+    third = id_of(JobID, 3)
+    manager.set_requirements(requirements((SMALL, 3)), 0.0)
+    manager.set_requirements(requirements((SMALL, 5), job_id=OTHER_JOB), 1.0)
+    manager.set_requirements(requirements((SMALL, 1), job_id=third), 2.0)
+    told = [manager.shortages(job_id, 2.0, ANY_CLUSTER) for job_id in (JOB, OTHER_JOB, third)]
+    assert [shortage.exhausted for (shortage,) in told] == [False, False, True]
+
+
+def test_limit_that_only_the_reserve_would_exceed_is_told_to_nobody() -> None:
+    """SM-12."""
+    manager = slot_manager(max_slots=4, redundant_workers=1)
+    started = manager.set_requirements(requirements((SMALL, 2)), 0.0)
+    assert len(only(started, StartWorkerGroup)) == 1
+    (shortage,) = manager.shortages(JOB, 0.0, ANY_CLUSTER)
+    assert not shortage.exhausted
+
+
 def test_limit_counts_dedicated_workers_and_lets_go_when_they_are_gone() -> None:
     """SM-12."""
     manager = slot_manager(max_slots=4)
