@@ -414,7 +414,8 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
             raise JobNotFoundError(
                 requirements.job_id, "its JobMaster is not registered at the ResourceManager"
             )
-        self._slots.declare(requirements)
+        if not self._is_shutting_down:
+            self._slots.declare(requirements)
 
     async def heartbeat_from_job_master(self, job_id: JobID, job_master_id: JobMasterId) -> None:
         job_master = self._members.job_masters.get(job_id)

@@ -123,6 +123,7 @@ class SlotAllocation(WorkerEvents):
     ) -> None:
         """It leads the job: the TaskExecutors that have slots of the job, which they may have kept
         from an earlier one, are to offer them to it."""
+        self._shortages.forget(job_id)  # it may have forgotten what it was told
         for resource_id in self._slot_manager.task_executors_of(job_id):
             self._tell_of(resource_id, job_id, job_master_address, job_master_id)
 

@@ -9,9 +9,13 @@ import pytest
 
 from flinkray.actors.gateways import JobMasterGateway
 from flinkray.actors.resource_manager.endpoint import ResourceManager
+from flinkray.actors.shared.cluster_services import ClusterServices
+from flinkray.actors.shared.leadership import Leadership
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.resources import ResourceProfile
+from flinkray.rpc import LocalRpcService
 from flinkray.scheduler.resources.slot_manager_actions import StartTaskExecutor
+from flinkray.testing.local_workers import LocalResourceManagerDriver
 from flinkray.testing.virtual_time import on_virtual_time
 from tests.actors.resource_cluster import DISPATCHER, ONE_CPU, RM_TOKEN, Job, ResourceCluster
 
@@ -372,6 +376,33 @@ async def test_shutting_down_ends_every_worker_and_the_resource_manager(tmp_path
         await manager.request_resource_overview()
 
 
+class SlowProvider(LocalResourceManagerDriver):
+    """What it is asked for takes 0.2 s until it is done, and as long until that is told."""
+
+    async def _take_time(self) -> None:
+        await asyncio.sleep(0.2)
+
+
+@on_virtual_time
+async def test_what_is_declared_while_the_cluster_shuts_down_starts_nothing(tmp_path: Path) -> None:
+    """Nobody would release it."""
+    cluster = ResourceCluster(tmp_path, FOUR_CPUS)
+    service = LocalRpcService("ResourceManager", cluster.network)
+    services = ClusterServices.create(service, cluster.arguments)
+    election = services.high_availability.get_resource_manager_leader_election()
+    leadership = await Leadership.win(election)
+    ResourceManager(service, services, leadership, SlowProvider(service, cluster.arguments)).start()
+    job = await running_job(cluster, 1, 1)
+    manager = await cluster.resource_manager()
+    shutting_down = asyncio.ensure_future(manager.shut_down(DISPATCHER))
+    await asyncio.sleep(0.1)
+    await job.declare(2)
+    await shutting_down
+    await asyncio.sleep(1)
+    assert len(cluster.workers.created_groups) == 1
+    assert used(cluster) == [NOTHING]
+
+
 # --- why am I pending -----------------------------------------------------------------------------
 
 
@@ -460,3 +491,21 @@ async def test_a_job_whose_slots_come_in_time_is_told_nothing(tmp_path: Path) ->
     job = await running_job(cluster, 1, 2)
     await asyncio.sleep(30)
     assert job.master.calls_of(JobMasterGateway.notify_not_enough_resources) == []
+
+
+@on_virtual_time
+async def test_a_master_that_registers_again_is_told_of_the_shortage_again(tmp_path: Path) -> None:
+    """It has given up the ResourceManager, and what that said, and the other side has not
+    noticed."""
+    cluster = ResourceCluster(tmp_path, TWO_CPUS)
+    await cluster.start_resource_manager()
+    job = cluster.job(1)
+    await job.register()
+    await job.declare(3)
+    await asyncio.sleep(10)
+    told = job.master.calls_of(JobMasterGateway.notify_not_enough_resources)
+    await job.register()
+    await job.declare(3)
+    await asyncio.sleep(10)
+    again = job.master.calls_of(JobMasterGateway.notify_not_enough_resources)
+    assert again == [*told, told[-1]]
