@@ -129,8 +129,7 @@ class JobLeaderService:
         Where there are elections, a master that is followed is left when another one is elected,
         and not because a request for slots names another one.
         """
-        known = self._jobs.get(job_id)
-        if known is not None:
+        while (known := self._jobs.get(job_id)) is not None:  # perhaps of a call that was quicker
             services = known.services
             is_led = (
                 self._high_availability.elects_job_masters

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import Executor
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,14 @@ from flinkray.core.errors import (
 from flinkray.core.ids import (
     AllocationID,
     JobID,
+    LeaderSessionID,
     ResourceID,
+)
+from flinkray.ha import (
+    LeaderRetrievalListener,
+    LeaderRetrievalService,
+    MemoryDirectory,
+    StandaloneHaServices,
 )
 from flinkray.rpc import RegistrationRejection
 from flinkray.scheduler.shared.slots import SlotOffer, SlotOfferAnswer
@@ -127,6 +135,62 @@ async def test_goodbye_of_a_lost_job_master_leaves_its_successor_what_was_kept(
     second = await bench.next_job_master(executor)
     ((_, report),) = second.calls_of(JobMasterGateway.register_task_executor)
     assert [slot.allocation_id for slot in report.slots] == [A]
+
+
+class SlowToLeave(LeaderRetrievalService):
+    """Follows a leader until it may stop."""
+
+    def __init__(self, leaders: LeadersSlowToLeave, retrieval: LeaderRetrievalService) -> None:
+        self._leaders = leaders
+        self._retrieval = retrieval
+
+    async def start(self, listener: LeaderRetrievalListener) -> None:
+        self._leaders.followed.append(self)
+        await self._retrieval.start(listener)
+
+    async def stop(self) -> None:
+        await self._leaders.may_stop.wait()
+        await self._retrieval.stop()
+        self._leaders.followed.remove(self)
+
+
+class LeadersSlowToLeave(StandaloneHaServices):
+    """As ZooKeeper is when much is asked of it."""
+
+    def __init__(self, executor: Executor) -> None:
+        super().__init__(MemoryDirectory(), executor)
+        self.may_stop = asyncio.Event()
+        self.followed: list[SlowToLeave] = []
+
+    def get_job_master_leader_retriever(
+        self,
+        job_id: JobID,
+        default_address: str | None = None,
+        default_session_id: LeaderSessionID | None = None,
+    ) -> LeaderRetrievalService:
+        retrieval = super().get_job_master_leader_retriever(
+            job_id, default_address, default_session_id
+        )
+        return SlowToLeave(self, retrieval)
+
+
+@on_virtual_time
+async def test_job_that_is_named_twice_at_a_time_is_followed_once(tmp_path: Path) -> None:
+    """TM-14: by who asks for a slot and by who tells of its JobMaster, which had let it go."""
+    bench = Bench(tmp_path)
+    bench.leaders = leaders = LeadersSlowToLeave(bench.client.executor)
+    executor, _ = await bench.start_with_slot()
+    bench.runner.may_clean.clear()
+    await task(A).submit(executor)
+    await executor.disconnect_job_master(JOB, MASTER, "it has no slot there any more")
+    both = asyncio.gather(
+        bench.request(executor, 1, B),
+        executor.job_master_changed(JOB, "JobMaster-1/jobmaster", MASTER, RM_TOKEN),
+    )
+    await asyncio.sleep(0.1)
+    leaders.may_stop.set()
+    await both
+    assert len(leaders.followed) == 1
 
 
 @on_virtual_time
