@@ -74,6 +74,27 @@ async def test_registering_again_gives_another_instance_id_and_one_worker(tmp_pa
 
 
 @on_virtual_time
+async def test_calls_of_an_earlier_registration_of_a_worker_change_nothing(tmp_path: Path) -> None:
+    """RM-01: they may be late."""
+    cluster = ResourceCluster(tmp_path)
+    manager = await cluster.start_resource_manager()
+    worker = Worker(cluster, "worker", slots=2)
+    taken = replace(
+        worker.report.slots[0], job_id=number(JobID, 1), allocation_id=number(AllocationID, 1)
+    )
+    free, worker.report = worker.report, SlotReport((taken, *worker.report.slots[1:]))
+    first = await worker.register(manager)
+    await worker.register(manager)
+    await asyncio.sleep(2)
+    await manager.notify_slot_available(first, taken.slot_id, number(AllocationID, 1))
+    await manager.heartbeat_from_task_executor(worker.resource_id, first, free, ())
+    await manager.disconnect_task_executor(worker.resource_id, first, "it stops")
+    await asyncio.sleep(0.1)
+    overview = await manager.request_resource_overview()
+    assert (overview.slots_total, overview.slots_available) == (2, 1)
+
+
+@on_virtual_time
 async def test_a_registration_that_was_overtaken_does_not_evict_the_newer_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
@@ -37,8 +38,14 @@ from flinkray.core.ids import (
     SlotRequestId,
     WorkerGroupId,
 )
+from flinkray.core.resources import ResourceProfile
 from flinkray.rpc import LocalNetwork, LocalRpcService
-from flinkray.scheduler.shared.slots import AllocatedSlot, SlotOffer, WorkerLocation
+from flinkray.scheduler.shared.slots import (
+    AllocatedSlot,
+    ResourceShortage,
+    SlotOffer,
+    WorkerLocation,
+)
 from flinkray.scheduler.shared.states import ExecutionState, JobStatus
 from flinkray.scheduler.shared.taking_over import FinishedTask, JobNotes
 from flinkray.scheduler.shared.tasks import TaskExecutionState, pack_numbers
@@ -50,6 +57,7 @@ from flinkray.scheduler.slots.slot_requests import (
     SlotRequest,
     SlotRequestFailed,
     SlotRequests,
+    SlotsLost,
 )
 from flinkray.testing import TestingGateway
 from flinkray.testing.virtual_time import block_for, on_virtual_time
@@ -320,6 +328,74 @@ async def test_slots_are_left_to_the_next_job_master_when_the_job_master_dies() 
     await around.offer(pool, ALLOCATION, 0)
     around.network.kill("JobMaster")
     await asyncio.sleep(200)
+    assert around.executor.calls_of(TaskExecutorGateway.free_slot) == []
+
+
+@on_virtual_time
+async def test_orphan_that_is_closed_frees_nothing() -> None:
+    """Its JobMaster was taken for dead, and the next one is to have the slots."""
+    around = Surroundings()
+    pool = await around.start()
+    await pool.request_slots(wanted(1))
+    await around.offer(pool, ALLOCATION, 0)
+    around.network.kill("JobMaster")
+    await asyncio.sleep(1)
+    await pool.close_pool("the job has ended")
+    await asyncio.sleep(1)
+    assert around.executor.calls_of(TaskExecutorGateway.free_slot) == []
+
+
+@on_virtual_time
+async def test_orphan_declares_nothing_any_more() -> None:
+    """SP-27."""
+    around = Surroundings()
+    pool = await around.start()
+    around.managers[0].on(ResourceManagerGateway.declare_required_resources).raising(
+        JobNotFoundError(JOB, "not registered yet")
+    )
+    await around.connect(pool)
+    await pool.request_slots(wanted(1))
+    await around.offer(pool, ALLOCATION, 0)
+    around.network.kill("JobMaster")
+    await asyncio.sleep(1)
+    told = len(around.declared())
+    await asyncio.sleep(5)
+    assert len(around.declared()) == told
+
+
+@on_virtual_time
+async def test_slots_of_a_process_that_another_one_has_replaced_are_told_as_lost() -> None:
+    around = Surroundings()
+    pool = await around.start()
+    await pool.request_slots(wanted(1))
+    await around.offer(pool, ALLOCATION, 0)
+    around.location = replace(around.location, pid=2)
+    assert not await around.offer(pool, OTHER_ALLOCATION, 0)
+    *_, lost, events = await around.master.wait_for(JobMasterGateway.slots_changed, 2)
+    assert lost == (ALLOCATION,)
+    assert [event.allocations for event in events if isinstance(event, SlotsLost)] == [lost]
+
+
+@on_virtual_time
+@pytest.mark.parametrize("is_replaced", [False, True])
+async def test_what_a_past_resource_manager_had_no_room_for_is_no_reason_to_free_a_slot(
+    is_replaced: bool,
+) -> None:
+    """SP-07: a slot that is not required was kept for the idle time-out no more."""
+    around = Surroundings()
+    pool = await around.start()
+    await around.connect(pool)
+    await pool.request_slots(wanted(1))
+    await around.offer(pool, ALLOCATION, 0)
+    nothing = ResourceProfile(0.0)
+    room = ResourceShortage(1, ONE_CPU, "full", False, nothing, nothing, nothing, awaits_room=True)
+    await pool.notify_not_enough_resources((room,))
+    if is_replaced:
+        await around.connect(pool, 2)
+    else:
+        await pool.disconnect_resource_manager()
+    await pool.return_slots(ReturnSlots((ALLOCATION,), "done"))
+    await asyncio.sleep(45)
     assert around.executor.calls_of(TaskExecutorGateway.free_slot) == []
 
 
