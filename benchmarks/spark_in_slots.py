@@ -101,11 +101,12 @@ def workload(times_path: str, examples: str) -> Callable[[SparkSession], DataFra
         times = {"function": time.time()}
         context = spark.sparkContext
         status = context._jsc.sc()
-        context.setJobGroup("first task", "of this job: the session may have run others")
+        group = f"first task, {times_path}"  # the session may have run other jobs
+        context.setJobGroup(group, "two empty tasks")
         spark.range(0, 2, 1, 2).count()
         status.listenerBus().waitUntilEmpty(10_000)
         tracker = context.statusTracker()
-        counted = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup("first task")]
+        counted = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
         number = min(stage for info in counted if info is not None for stage in info.stageIds)
         first_stage = status.statusStore().taskList(number, 0, 10)
         launched = [first_stage.apply(i).launchTime().getTime() for i in range(first_stage.size())]

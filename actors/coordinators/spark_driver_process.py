@@ -11,8 +11,10 @@ from flinkray.actors.coordinators.process import ConnectedCoordinator, Coordinat
 from flinkray.actors.coordinators.spark_sessions import open_session
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.core import options
+from flinkray.core.config import Configuration
 from flinkray.core.errors import CoordinatorReplacedError
 from flinkray.core.ids import JobMasterId, JobVertexID
+from flinkray.core.job_options import STATE_RECOVERY_PATH
 from flinkray.file_results import (
     epochs_location,
     partition_location,
@@ -139,6 +141,7 @@ class SparkDriverProcess(CoordinatorProcess):
         graph, coordinator = self._graph, action.coordinator
         assert action.graph_id is not None
         vertex = next(v for v in graph.vertices if v.vertex_id == coordinator.vertex_id)
+        savepoint = Configuration(graph.configuration).get(STATE_RECOVERY_PATH)
         of_cluster = self._services.configuration
         java_home = of_cluster.get(options.JAVA_HOME)
         defaults = {} if java_home is None else {options.JAVA_HOME.key: java_home}
@@ -175,6 +178,7 @@ class SparkDriverProcess(CoordinatorProcess):
             published_location=published,
             epochs_location=epochs,
             stream_execution=stream_execution(action.graph_id, action.restores),
+            begins_from_savepoint=savepoint is not None,
             session=session,
             held_session=held_session,
             session_idle_timeout=of_cluster.get(options.SPARK_SESSION_IDLE_TIMEOUT),

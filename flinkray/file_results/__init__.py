@@ -28,6 +28,7 @@ from flinkray.file_results.published import (
     PublishedPartitions,
     digest_of,
 )
+from flinkray.file_results.query_checkpoint import QueryCheckpoint, QueryCheckpointError
 from flinkray.file_results.reader import RowGroupSplit, read_batches, share_of
 from flinkray.file_results.writer import ResultSchemaError, ResultWriter
 
@@ -46,6 +47,8 @@ __all__ = [
     "PublishedBatches",
     "PublishedPartition",
     "PublishedPartitions",
+    "QueryCheckpoint",
+    "QueryCheckpointError",
     "ResultDirectory",
     "ResultSchemaError",
     "ResultWriter",

@@ -19,12 +19,16 @@ import pyarrow.fs
 from flinkray.core.errors import FlinkRayError
 from flinkray.file_results.directory import ResultDirectory
 from flinkray.file_results.published import PublishedPartition, PublishedPartitions
+from flinkray.file_results.query_checkpoint import QueryCheckpoint
 
 _VERSION = 1
 _BEGUN = "_columns.json"
 _TAKEN = "_taken.json"
 _CONSUMED = "_consumed.json"
+_GOES_ON = "_goes-on.json"
 _ROWS = "rows"
+_OF_SPARK = "_spark"
+_CUT = re.compile(r"_cut-(\d+)\.json")
 _PUBLISHED = re.compile(r"_published-(\d+)\.json")
 _BATCH = re.compile(r"batch-(\d+)\.json")
 
@@ -67,6 +71,8 @@ class PublishedBatches:
         self._partitions = PublishedPartitions(location)
         self._rows = ResultDirectory(f"{self._directory.location}/{_ROWS}")
         self.location = self._directory.location
+        self.query = QueryCheckpoint(f"{self.location}/{_OF_SPARK}")
+        """Of the query that they are of, if one writes them."""
 
     # --- for who writes ---------------------------------------------------------------------------
 
@@ -151,6 +157,12 @@ class PublishedBatches:
         content = self._directory.read_json(_CONSUMED)
         return -1 if content is None else int(content["origin"])
 
+    def goes_on_after(self) -> int | None:
+        """So many there were in the job from whose savepoint this one begins, which is where the
+        query is to go on; None: that is not known yet."""
+        content = self._directory.read_json(_GOES_ON)
+        return None if content is None else int(content["batches"])
+
     def end(self, execution: str = "") -> None:
         """No batch follows those that are published, whichever execution of the stream reads them;
         or only if that one does: those that go on from an earlier checkpoint have more to come."""
@@ -191,6 +203,28 @@ class PublishedBatches:
     def note_consumed(self, origin: int) -> None:
         """Nobody goes back to batches of that origin, or an earlier one."""
         self._directory.write_json(_CONSUMED, {"version": _VERSION, "origin": origin})
+
+    def note_cut(self, checkpoint_id: int, batches: int) -> None:
+        """That checkpoint is after so many batches."""
+        self._directory.write_json(_cut(checkpoint_id), {"version": _VERSION, "batches": batches})
+
+    def cut(self, checkpoint_id: int) -> int | None:
+        """After how many batches that checkpoint is; None: nobody has said."""
+        content = self._directory.read_json(_cut(checkpoint_id))
+        return None if content is None else int(content["batches"])
+
+    def forget_cuts(self, last: int) -> None:
+        """Nobody asks for cuts up to that checkpoint any more."""
+        for checkpoint_id in self._numbers(_CUT):
+            if checkpoint_id <= last:
+                self._delete(_cut(checkpoint_id))
+
+    def go_on_after(self, batches: int) -> None:
+        """The next batch has that number, and the query is where it goes on."""
+        if batches:
+            content = {"version": _VERSION, "rows": 0, "origin": -1}
+            self._directory.write_json(_counted(batches), content)
+        self._directory.write_json(_GOES_ON, {"version": _VERSION, "batches": batches})
 
     def forget(self, below: int) -> None:
         """Nobody asks for batches below that any more; their rows stay."""
@@ -235,6 +269,10 @@ def _name(batch_id: int) -> str:
 
 def _counted(batches: int) -> str:
     return f"_published-{batches:012d}.json"
+
+
+def _cut(checkpoint_id: int) -> str:
+    return f"_cut-{checkpoint_id}.json"
 
 
 def _ended(execution: str) -> str:

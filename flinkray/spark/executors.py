@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo, SparkProgress
@@ -44,6 +44,13 @@ def join_executors(
     return tuple(sorted(found, key=lambda executor: (executor.bundle_index, executor.executor_id)))
 
 
+def lost_for_good(actors: Collection[ActorInfo]) -> ActorInfo | None:
+    """An executor that Ray does not start again, and in whose bundle there is no other one."""
+    alive = {actor.bundle_index for actor in actors if not actor.is_dead}
+    dead = [actor for actor in actors if actor.bundle_index not in alive]
+    return min(dead, key=lambda actor: actor.bundle_index, default=None)
+
+
 class ExecutorView:
     """Looks at a running Spark application; not thread-safe, one thread looks."""
 
@@ -60,6 +67,12 @@ class ExecutorView:
         executors = self._store.executors()
         registered = self._host.executors(e["id"] for e in executors if e["isActive"])
         return registered, self._progress(executors)
+
+    def missed(self) -> str | None:
+        """See :meth:`SparkHost.missed`."""
+        why = self._host.missed()
+        # asked afterwards: executors end with the application, and then nobody misses them
+        return None if why is None or self.is_stopped() else why
 
     def final_progress(self) -> SparkProgress:
         """The progress, once Spark has booked all that has happened so far."""

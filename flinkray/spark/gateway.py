@@ -154,6 +154,8 @@ class SparkStageDescriptor:
     stream_execution: str = ""
     """Of the stream, which has ended its epochs only if it has ended in this execution; see
     :func:`flinkray.file_results.stream_execution`."""
+    begins_from_savepoint: bool = False
+    """Of the job: a streaming query that is published may have to go on where it was then."""
     session: SparkSessionRequest | None = None
     """Whose guest the stage is; None: it has executors of its own."""
     session_address: str = ""

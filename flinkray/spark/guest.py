@@ -177,6 +177,9 @@ class GuestView:
     def is_stopped(self) -> bool:
         return self._store.is_stopped()
 
+    def missed(self) -> str | None:
+        return None  # the session's stage looks after its executors
+
     def look(self) -> tuple[tuple[SparkExecutorInfo, ...], SparkProgress]:
         """This process, and the progress, now."""
         return (self._place,), self._progress()

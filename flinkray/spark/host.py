@@ -59,6 +59,10 @@ class SparkHost(ABC):
         """
 
     @abstractmethod
+    def missed(self) -> str | None:
+        """Why a slot has no executor, if none will come there by itself; for people."""
+
+    @abstractmethod
     def is_lost(self) -> bool:
         """Whether no executor can run (any more), although the driver's JVM does."""
 

@@ -83,13 +83,19 @@ def streamed(
 
 
 def publish_stream(
-    frame: StreamedFrame, location: str, execution: str, stopping: threading.Event
+    frame: StreamedFrame,
+    location: str,
+    execution: str,
+    stopping: threading.Event,
+    *,
+    goes_on: bool = False,
 ) -> SparkResult:
     """Run the query, and publish its micro-batches, until it ends, nobody reads it any more, or
     the stage is to stop.
 
     Args:
         execution: of the stream that reads it.
+        goes_on: whether the job begins from a savepoint: the query waits for what that has of it.
 
     Raises:
         InvalidStageResultError: no streaming DataFrame was returned.
@@ -101,12 +107,17 @@ def publish_stream(
     streaming = _streaming(frame.returned)
     batches = PublishedBatches(location)
     publisher = _Publisher(batches, arrow_schema(streaming.schema), execution, stopping)
+    schema = streaming.schema.json()
+    while goes_on and batches.goes_on_after() is None:
+        if publisher.is_over():
+            return SparkResult(None, batches.progress().rows, schema)
+        stopping.wait(LOOK_INTERVAL)
     batches.begin(streaming.schema.simpleString())
     trigger: Any = frame.trigger
     query = (
         streaming.writeStream.foreachBatch(publisher)
         .outputMode(frame.output_mode)
-        .option("checkpointLocation", f"{location}/_spark")
+        .option("checkpointLocation", batches.query.location)
         .trigger(**trigger)
         .start()
     )
@@ -125,7 +136,7 @@ def publish_stream(
             raise publisher.error from None
     if not publisher.is_over():
         batches.end()
-    return SparkResult(None, batches.progress().rows, streaming.schema.json())
+    return SparkResult(None, batches.progress().rows, schema)
 
 
 def _streaming(returned: Any) -> DataFrame:

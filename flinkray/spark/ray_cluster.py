@@ -72,6 +72,8 @@ class ActorInfo:
     is_alive: bool
     is_dead: bool
     """For good: Ray will not restart it."""
+    death: str = ""
+    """Why, for people."""
 
 
 def ray_executor_actors(namespace: str) -> dict[str, ActorInfo]:
@@ -105,8 +107,21 @@ def ray_actors(namespace: str) -> dict[str, ActorInfo]:
                 bundle_index=bundle_index(data.required_resources),
                 is_alive=data.state == ActorTableData.ActorState.ALIVE,
                 is_dead=data.state == ActorTableData.ActorState.DEAD,
+                death=_death(data.death_cause),
             )
     return actors
+
+
+def _death(cause: Any) -> str:
+    """What Ray says of it.
+
+    Args:
+        cause: Ray's ``ActorDeathCause``, one of whose messages is set.
+    """
+    if cause.HasField("creation_task_failure_context"):
+        return str(cause.creation_task_failure_context.formatted_exception_string).strip()
+    kind = cause.WhichOneof("context")
+    return "" if kind is None else str(getattr(cause, kind).error_message)
 
 
 def bundle_index(required_resources: Iterable[str]) -> int:

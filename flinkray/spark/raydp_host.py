@@ -14,7 +14,7 @@ from typing import Any
 
 from flinkray.scheduler.shared.spark_reports import SparkExecutorInfo
 from flinkray.spark.environment import RaydpArchives, SparkEnvironment
-from flinkray.spark.executors import join_executors
+from flinkray.spark.executors import join_executors, lost_for_good
 from flinkray.spark.gateway import SparkStageDescriptor
 from flinkray.spark.host import HostProperties, SparkHost
 from flinkray.spark.processes import (
@@ -80,6 +80,17 @@ class RaydpHost(SparkHost):
             )
             self._known = now
         return self._registered
+
+    def missed(self) -> str | None:
+        """RayDP gives an executor up that is killed while it starts."""
+        lost = lost_for_good(ray_executor_actors(self._namespace).values())
+        if lost is None:
+            return None
+        logs = self.executor_logs(self._ray.logs_directory)
+        return (
+            f"the executor of slot {lost.bundle_index} (pid {lost.pid}) has ended, and RayDP "
+            f"starts no other one; logs: {logs}; Ray says: {lost.death}"
+        )
 
     def is_lost(self) -> bool:
         master = ray_actors(self._namespace).get(_APP_MASTER)

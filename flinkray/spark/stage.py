@@ -291,7 +291,11 @@ class SparkStage:
         if isinstance(returned, StreamedFrame):
             assert stage.published_location is not None
             return publish_stream(
-                returned, stage.published_location, stage.stream_execution, self._stopping
+                returned,
+                stage.published_location,
+                stage.stream_execution,
+                self._stopping,
+                goes_on=stage.begins_from_savepoint,
             )
         if stage.published_location is not None:
             return publish(returned, stage.published_location, stage.attempt_name)
@@ -383,6 +387,10 @@ class SparkStage:
                     if progress != reported:
                         reported = progress
                         self._tell(partial(self._listener.progress, progress))
+                why = view.missed() if len(registered) < self._stage.parallelism else None
+                if why is not None:
+                    self._fail(system_failure("SparkExecutorLost", why))
+                    return
             except (Py4JError, OSError) as error:
                 application.jvm.wait_briefly()
                 if application.jvm.is_alive and self._is_stopped_by_function(application):

@@ -82,6 +82,9 @@ class StandaloneHost(SparkHost):
     def executors(self, active: Iterable[str]) -> tuple[SparkExecutorInfo, ...]:
         return self._desk.executors(active)
 
+    def missed(self) -> str | None:
+        return None  # its desk fails the stage
+
     def is_lost(self) -> bool:
         return False  # the master ends with the driver's JVM only
 

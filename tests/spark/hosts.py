@@ -294,6 +294,18 @@ class HostedStage:
         ]
         return pid
 
+    def pid_of_starting_executor(self) -> int:
+        """Of the first that has registered with RayDP's app master, and not yet with Spark."""
+        found: list[int] = []
+
+        def is_there() -> bool:
+            actors = ray_executor_actors(self.namespace).values()
+            found.extend(actor.pid for actor in actors if actor.is_alive)
+            return bool(found)
+
+        wait_until(is_there)
+        return found[0]
+
     def files_left(self) -> list[Path]:
         """What the stage keeps on disk while it runs, in the Ray session's directory."""
         session = Path(self._session_directory)

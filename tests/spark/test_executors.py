@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from flinkray.spark.executors import join_executors
+from flinkray.spark.executors import join_executors, lost_for_good
 from flinkray.spark.ray_cluster import ActorInfo, bundle_index
 
 
-def actor(number: int, bundle: int, pid: int = 100, is_alive: bool = True) -> ActorInfo:
+def actor(
+    number: int, bundle: int, pid: int = 100, is_alive: bool = True, is_dead: bool = False
+) -> ActorInfo:
     return ActorInfo(
         name=f"raydp-executor-{number}",
         actor_id=f"actor{number}",
@@ -17,7 +19,7 @@ def actor(number: int, bundle: int, pid: int = 100, is_alive: bool = True) -> Ac
         placement_group="group",
         bundle_index=bundle,
         is_alive=is_alive,
-        is_dead=False,
+        is_dead=is_dead,
     )
 
 
@@ -47,6 +49,16 @@ def test_one_whose_actor_ray_does_not_report_alive_is_left_out() -> None:
     found = join_executors(["0", "1"], {}, by_name(actor(0, 0), actor(1, 1, is_alive=False)))
 
     assert [e.executor_id for e in found] == ["0"]
+
+
+def test_a_bundle_misses_its_executor_when_all_of_its_actors_are_dead_for_good() -> None:
+    alive, starting = actor(0, 0), actor(1, 1, is_alive=False)
+    dead = actor(2, 1, is_alive=False, is_dead=True)
+
+    assert lost_for_good([alive, starting]) is None
+    assert lost_for_good([alive, starting, dead]) is None, "another one comes in its place"
+    assert lost_for_good([alive, dead]) == dead
+    assert lost_for_good([]) is None
 
 
 @pytest.mark.parametrize(

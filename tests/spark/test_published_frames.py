@@ -99,9 +99,10 @@ def windows(spark: SparkSession, folder: Path) -> DataFrame:
     return by_time.count().selectExpr("string(window.start) as start", "count")
 
 
-def rows_of(location: Path) -> list[dict[str, Any]]:
+def rows_of(location: Path, below: int | None = None) -> list[dict[str, Any]]:
     batches = PublishedBatches(str(location))
-    found = [batches.batch(number) for number in range(batches.progress().batches)]
+    last = batches.progress().batches if below is None else below
+    found = [batches.batch(number) for number in range(last)]
     names = [one.name for batch in found if batch is not None for one in batch.partitions]
     return [row for name in names for row in batches.open(name).read_all().to_pylist()]
 
@@ -131,3 +132,44 @@ def test_a_micro_batch_that_was_published_when_the_driver_died_still_moves_event
 
     assert rows_of(location) == [{"start": "2026-01-01 00:00:00", "count": 2}]
     assert PublishedBatches(str(location)).ended("1") is not None
+
+
+def distinct(spark: SparkSession, folder: Path) -> DataFrame:
+    """Of Spark's state each value that has come before."""
+    rows = spark.readStream.schema("n long").option("maxFilesPerTrigger", 1).json(str(folder))
+    return rows.dropDuplicates(["n"])
+
+
+@pytest.fixture(scope="module")
+def queried(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A query whose micro-batches were published, one for each of twelve files with two rows."""
+    folder = tmp_path_factory.mktemp("queried")
+    (folder / "rows").mkdir()
+    for number in range(12):
+        content = f'{{"n": {number}}}\n{{"n": {number + 1}}}'
+        (folder / "rows" / f"{number:02d}.json").write_text(content)
+    spark.conf.set("spark.sql.streaming.fileSource.log.cleanupDelay", "1ms")
+    frame = StreamedFrame(distinct(spark, folder / "rows"), {"availableNow": True}, "append")
+    publish_stream(frame, str(folder / "published"), "1", threading.Event())
+    assert PublishedBatches(str(folder / "published")).progress().batches == 12
+    return folder
+
+
+@pytest.mark.parametrize("cut", [1, 4, 11, 12])
+def test_a_query_goes_on_in_another_job_after_the_micro_batch_that_a_savepoint_is_after(
+    spark: SparkSession, queried: Path, tmp_path: Path, cut: int
+) -> None:
+    """What was read of it before and what follows there are all, each once; also if the log of
+    the source was put together since."""
+    batches, other = PublishedBatches(str(queried / "published")), tmp_path / "another-job"
+    before = [row["n"] for row in rows_of(queried / "published", cut)]
+    again = PublishedBatches(str(other))
+    again.query.restore(batches.query.pieces(cut))
+    again.go_on_after(cut)
+    (queried / "rows" / "late.json").write_text('{"n": 1}\n{"n": 1000}')
+
+    frame = StreamedFrame(distinct(spark, queried / "rows"), {"availableNow": True}, "append")
+    publish_stream(frame, str(other), "1", threading.Event(), goes_on=True)
+
+    after = [row["n"] for row in rows_of(other)]
+    assert sorted(before + after) == [*range(13), 1000]

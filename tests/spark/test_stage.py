@@ -201,6 +201,23 @@ def test_a_killed_executor_comes_back_in_its_bundle_and_the_result_is_right(
     assert after[1].executor_id != before[1].executor_id
 
 
+@on_raydp
+def test_an_executor_that_is_killed_before_it_has_started_fails_the_stage_by_name(
+    launcher: Launcher, worker_group: Groups
+) -> None:
+    """Ray starts it again, and RayDP's app master wants no more executors than have come."""
+    stage = launcher.start(worker_group(1), slow_squares)
+    os.kill(stage.pid_of_starting_executor(), signal.SIGKILL)
+    failure = stage.outcome(timeout=60)
+
+    assert isinstance(failure, CoordinatorFailure)
+    assert not failure.is_user_error
+    assert failure.error_type == "SparkExecutorLost"
+    assert failure.text.startswith("the executor of slot 0 (pid ")
+    assert "Ray says:" in failure.text
+    assert "restarted, but getActor failed" in failure.text
+
+
 @pytest.mark.slow
 def test_a_killed_driver_jvm_fails_the_stage_at_once_by_name(
     launcher: Launcher, worker_group: Groups

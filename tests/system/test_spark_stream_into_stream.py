@@ -125,6 +125,35 @@ def test_each_row_counts_once_although_a_driver_and_a_task_are_killed_and_the_jo
     assert_leaves_no_traces(results.job_id)
 
 
+def test_another_job_goes_on_with_the_query_from_a_savepoint(
+    cluster: ClusterClient, tmp_path: Path
+) -> None:
+    """With what came meanwhile, and nothing twice; of another parallelism."""
+
+    def numbers_of(env: StreamExecutionEnvironment, trigger: dict[str, object]) -> Any:
+        source = env.from_spark_stream(files_of(tmp_path / "files"), trigger=trigger, memory="1g")
+        numbers = source.uid("files").map(lambda row: row["n"], Types.LONG()).uid("numbers")
+        return numbers.execute_and_collect()
+
+    add_files(tmp_path / "files", 0, 2)
+    env = environment(cluster)
+    env.enable_checkpointing(300)
+    results = numbers_of(env, {"processingTime": "0 seconds"})
+    found: list[int] = []
+    with ThreadPoolExecutor(1) as pool:
+        reading: Future[None] = pool.submit(collected, results, found)
+        wait_until(lambda: reading.done() or len(found) == 2 * ROWS, END, "the rows of two files")
+        savepoint = cluster.job(results.job_id).stop_with_savepoint(str(tmp_path / "savepoint"))
+        reading.result(timeout=END)
+
+    add_files(tmp_path / "files", 2, 4)
+    env = environment(cluster).set_parallelism(1)
+    env.enable_checkpointing(300)
+    env.configure(Configuration().set_string("execution.state-recovery.path", savepoint))
+    found += numbers_of(env, {"availableNow": True})
+    assert sorted(found) == list(range(4 * ROWS))
+
+
 def test_a_query_that_ends_ends_the_stream(cluster: ClusterClient, tmp_path: Path) -> None:
     """Without checkpoints."""
     add_files(tmp_path / "files", 0, 3)

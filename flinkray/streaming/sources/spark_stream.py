@@ -3,6 +3,7 @@ micro-batch."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
@@ -31,6 +32,9 @@ from flinkray.streaming.state_file import StateFile
 
 Convert = Callable[[pa.RecordBatch], pa.RecordBatch]
 
+_QUERY = re.compile(r"query-after-(\d+)\.tar")
+"""The file of a savepoint with what Spark keeps of the query, and after how many micro-batches."""
+
 
 class MicroBatchLostError(StreamError, SuppressRestartsError):
     """A micro-batch that a checkpoint needs is not there any more."""
@@ -54,7 +58,8 @@ class MicroBatchSplit(NamedTuple):
 
 
 class SparkStreamSource(SparkSource):
-    """Batches of columns.  Micro-batches are handed out in order, each when it is published."""
+    """Batches of columns.  Micro-batches are handed out in order, each when it is published.
+    Readers give savepoints copies of files."""
 
     of_epochs: ClassVar[bool] = False
     """Whether they are made of what a stream hands over to the stage, and not of a query."""
@@ -71,17 +76,18 @@ class SparkStreamSource(SparkSource):
         )
 
     def create_reader(self, context: ReaderContext) -> SourceReader[Any]:
-        return _MicroBatchReader(context, PublishedBatches(self.location), self._convert)
+        batches = PublishedBatches(self.location)
+        return _QueryReader(context, batches, self._name, self._convert)
 
 
 class SparkEpochsSource(SparkStreamSource):
-    """What a stage makes of a stream's epochs: readers give savepoints copies of its files."""
+    """What a stage makes of a stream's epochs."""
 
     of_epochs = True
 
     def create_reader(self, context: ReaderContext) -> SourceReader[Any]:
         batches = PublishedBatches(self.location)
-        return _ReaderWithFiles(context, batches, self._name, self._convert)
+        return _MicroBatchReader(context, batches, self._name, self._convert)
 
 
 class MicroBatchEnumerator(PublishedSplitsEnumerator[MicroBatchSplit]):
@@ -117,9 +123,13 @@ class MicroBatchEnumerator(PublishedSplitsEnumerator[MicroBatchSplit]):
         """Of the last batch that was found, in this job or the one that has taken its savepoint."""
         self._cuts: dict[int, tuple[int, int]] = {}
         """By checkpoint: the number of the next batch, and the origin of the last one."""
+        self._may_be_lost = False
+        """Whether it is to be seen that the query goes on with the next batch."""
 
     def find_splits(self) -> list[MicroBatchSplit] | None:
         following = self._next
+        if self._may_be_lost and following:
+            self._check_query(following)
         splits: list[MicroBatchSplit] = []
         is_at_end = False
         while not splits:
@@ -147,8 +157,10 @@ class MicroBatchEnumerator(PublishedSplitsEnumerator[MicroBatchSplit]):
         return None if is_at_end else splits
 
     def snapshot_state(self, checkpoint_id: int) -> Any:
-        # asked for again, it may not be the checkpoint's any more
-        self._cuts.setdefault(checkpoint_id, (self._next, self._origin))
+        if checkpoint_id not in self._cuts:  # asked for again, it may not be its any more
+            self._cuts[checkpoint_id] = self._next, self._origin
+            if not self._of_epochs:
+                self._batches.note_cut(checkpoint_id, self._next)
         self._hand_out_all()
         batches, found, cuts = self._batches, list(self._remaining), dict(self._cuts)
         return batches.location, self._next, found, cuts, self._origin
@@ -163,8 +175,13 @@ class MicroBatchEnumerator(PublishedSplitsEnumerator[MicroBatchSplit]):
     def restore(self, checkpoint: Any) -> None:
         location, following, remaining, cuts, *origin = checkpoint
         (self._origin,) = origin or (-1,)
+        self._may_be_lost = not self._of_epochs
         if location != self._batches.location:
-            self._check_origin(following, was_kept=bool(origin) and not remaining)
+            # all that is read has copies, if it is a savepoint: see the readers
+            if not origin or remaining:
+                raise self._without_copies(following)
+            if not self._of_epochs:
+                self._next = following
             return
         self._next = following
         self._remaining = [MicroBatchSplit(*split) for split in remaining]
@@ -178,22 +195,21 @@ class MicroBatchEnumerator(PublishedSplitsEnumerator[MicroBatchSplit]):
                 "there.  The job cannot go on from its checkpoint; start it anew, without one"
             )
 
-    def _check_origin(self, read: int, was_kept: bool) -> None:
-        """The state is another job's.
+    def _check_query(self, following: int) -> None:
+        """Readers may have had no copy of what Spark keeps of it."""
+        goes_on_after = self._batches.goes_on_after()
+        if goes_on_after is None:
+            return  # no reader has looked
+        if self._batches.progress().batches < following:
+            raise self._without_copies(following)
+        self._may_be_lost = False
 
-        Args:
-            read: so many of its micro-batches were found.
-            was_kept: whether others have copies of all that it does not say.
-        """
-        if not self._of_epochs:
-            why = "the query of this one begins anew: Spark's own checkpoint stays with its job"
-        elif not was_kept:
-            why = "the savepoint is of an earlier flinkray, which made no copies of their files"
-        else:
-            return
-        raise MicroBatchesOfAnotherJobError(
+    def _without_copies(self, read: int) -> MicroBatchesOfAnotherJobError:
+        return MicroBatchesOfAnotherJobError(
             f"the micro-batches of {self._name!r} were read up to number {read} in another job, "
-            f"and {why}.  Give the source another uid, and allow state that is not restored"
+            "and the savepoint has no copies of its files: it is of an earlier flinkray, or some "
+            "of the source's tasks had ended.  Give the source another uid, and allow state that "
+            "is not restored"
         )
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
@@ -202,60 +218,27 @@ class MicroBatchEnumerator(PublishedSplitsEnumerator[MicroBatchSplit]):
             below, origin = self._cuts[max(known)]
             self._batches.forget(below)
             self._batches.note_consumed(origin)
+            if not self._of_epochs:
+                self._batches.forget_cuts(max(known))
         for cut in known:
             del self._cuts[cut]
 
 
-class _MicroBatchReader(SequentialReader[MicroBatchSplit]):
+class _MicroBatchReader(SequentialReader[MicroBatchSplit], SourceReaderWithFiles[MicroBatchSplit]):
     """Deletes what it has read, when a checkpoint after that is complete."""
 
-    def __init__(self, context: ReaderContext, batches: PublishedBatches, convert: Convert) -> None:
+    def __init__(
+        self, context: ReaderContext, batches: PublishedBatches, name: str, convert: Convert
+    ) -> None:
         super().__init__(context)
         self._batches = batches
+        self._name = name
         self._convert = convert
         self._file: pa.RecordBatchFileReader | None = None
         self._read: list[str] = []
         """Names of files, since the last snapshot."""
         self._read_before: dict[int, list[str]] = {}
         """Likewise, by the checkpoint that followed."""
-
-    def open_split(self, split: MicroBatchSplit) -> None:
-        self._split, self._file = split, None
-
-    def read(self, max_records: int) -> Polled:
-        split = self._split
-        if self._file is None:
-            self._file = self._batches.open(split.name)
-        if split.offset == self._file.num_record_batches:
-            self._file = None
-            self._read.append(split.name)
-            return END_OF_INPUT
-        batch = self._convert(self._file.get_batch(split.offset))
-        self._split = split._replace(offset=split.offset + 1)
-        return Columns(batch, origin=Origin(f"micro-batch {split.batch_id}", split.offset))
-
-    def remaining(self) -> MicroBatchSplit:
-        return self._split
-
-    def snapshot_state(self, checkpoint_id: int) -> list[MicroBatchSplit]:
-        self._read_before[checkpoint_id] = self._read
-        self._read = []
-        return super().snapshot_state(checkpoint_id)
-
-    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        for earlier in [it for it in self._read_before if it <= checkpoint_id]:
-            for name in self._read_before.pop(earlier):
-                self._batches.delete(name)
-
-
-class _ReaderWithFiles(_MicroBatchReader, SourceReaderWithFiles[MicroBatchSplit]):
-    """Of what was made of a stream's epochs."""
-
-    def __init__(
-        self, context: ReaderContext, batches: PublishedBatches, name: str, convert: Convert
-    ) -> None:
-        super().__init__(context, batches, convert)
-        self._name = name
         self._carried: Mapping[str, StateFile] = {}
         self._unread: list[MicroBatchSplit] = []
 
@@ -289,7 +272,27 @@ class _ReaderWithFiles(_MicroBatchReader, SourceReaderWithFiles[MicroBatchSplit]
             "source and the sink of the stage other uids, and allow state that is not restored"
         )
 
+    def open_split(self, split: MicroBatchSplit) -> None:
+        self._split, self._file = split, None
+
+    def read(self, max_records: int) -> Polled:
+        split = self._split
+        if self._file is None:
+            self._file = self._batches.open(split.name)
+        if split.offset == self._file.num_record_batches:
+            self._file = None
+            self._read.append(split.name)
+            return END_OF_INPUT
+        batch = self._convert(self._file.get_batch(split.offset))
+        self._split = split._replace(offset=split.offset + 1)
+        return Columns(batch, origin=Origin(f"micro-batch {split.batch_id}", split.offset))
+
+    def remaining(self) -> MicroBatchSplit:
+        return self._split
+
     def snapshot_state(self, checkpoint_id: int) -> list[MicroBatchSplit]:
+        self._read_before[checkpoint_id] = self._read
+        self._read = []
         self._unread = super().snapshot_state(checkpoint_id)
         return self._unread
 
@@ -297,8 +300,46 @@ class _ReaderWithFiles(_MicroBatchReader, SourceReaderWithFiles[MicroBatchSplit]
         for split in self._unread:
             yield StateFile(split.name, partial(self._batches.read_pieces, split.name))
 
-    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """See :meth:`delete_read`."""
-
     def delete_read(self, checkpoint_id: int) -> None:
-        super().notify_checkpoint_complete(checkpoint_id)
+        for earlier in [it for it in self._read_before if it <= checkpoint_id]:
+            for name in self._read_before.pop(earlier):
+                self._batches.delete(name)
+
+
+class _QueryReader(_MicroBatchReader):
+    """The first of the source's gives savepoints what Spark keeps of the query, and puts it where
+    Spark looks for it."""
+
+    def restore_files(self, files: Mapping[str, StateFile], is_complete: bool) -> None:
+        super().restore_files(files, is_complete)
+        if self.context.subtask_index == 0 and self._batches.goes_on_after() is None:
+            self._restore_query(files)
+
+    def _restore_query(self, files: Mapping[str, StateFile]) -> None:
+        batches = 0
+        for name, file in files.items():
+            match = _QUERY.fullmatch(name)
+            if match is not None:
+                batches = int(match[1])
+                self._batches.query.restore(file.pieces())
+        self._batches.go_on_after(batches)
+
+    def snapshot_state(self, checkpoint_id: int) -> list[MicroBatchSplit]:
+        self._checkpoint_id = checkpoint_id
+        return super().snapshot_state(checkpoint_id)
+
+    def files(self) -> Iterator[StateFile]:
+        yield from super().files()
+        if self.context.subtask_index == 0:
+            batches = self._batches.cut(self._checkpoint_id)
+            if batches:
+                pieces = partial(self._batches.query.pieces, batches)
+                yield StateFile(f"query-after-{batches}.tar", pieces)
+
+    def _without_copies(self, what: str) -> MicroBatchesOfAnotherJobError:
+        return MicroBatchesOfAnotherJobError(
+            f"{what} that {self._name!r} has read lie in the files of another job, and what this "
+            "job begins with has no copies of them: it is a checkpoint.  Take a savepoint of that "
+            "job.  To begin the query anew, give the source another uid, and allow state that is "
+            "not restored"
+        )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flinkray.streaming.errors import StreamError
-from flinkray.streaming.sources.source import ReaderContext, SourceReaderWithFiles
+from flinkray.streaming.sources.source import ReaderContext
 from flinkray.streaming.sources.spark_stream import SparkEpochsSource, SparkStreamSource
 from flinkray.testing.manual_clock import ManualClock
 from tests.streaming.sources.reading import reader_of
@@ -72,12 +72,6 @@ def test_what_nobody_goes_back_to_is_told(published: Published) -> None:
     assert published.batches.consumed() == -1
     enumerator.notify_checkpoint_complete(8)
     assert published.batches.consumed() == 5
-
-
-def test_a_savepoint_has_no_copies_of_what_a_query_has_made(tmp_path: Path) -> None:
-    """No other job could go on with them."""
-    published = Published(tmp_path, kind=SparkStreamSource)
-    assert not isinstance(reader_of(published.source), SourceReaderWithFiles)
 
 
 def restored(source: SparkStreamSource, files: Any, splits: Any, is_complete: bool = True) -> Any:
