@@ -94,7 +94,14 @@ PRESTARTED_IMPORTS: tuple[str, ...] = (
     "flinkray.actors.job_master.endpoint",
     "flinkray.actors.slot_pool.endpoint",
 )
-"""What processes that wait for a role have loaded; a StreamCoordinator needs little more."""
+"""What processes that wait for a role have loaded."""
+IMPORTED_AHEAD: tuple[str, ...] = (
+    "flinkray.actors.stream_coordinator.endpoint",
+    "flinkray.spark.driver",
+    "pyspark.sql",
+    "pyspark.java_gateway",
+)
+"""What they load when they have waited for a while: the coordinators of most jobs need it."""
 
 _CLEAN_UP_PATIENCE = 10.0
 """Seconds after which clients are told how a job has ended though not all is given back."""
@@ -203,7 +210,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
         imports = PRESTARTED_IMPORTS
         if has_elections(self._services.configuration):
             imports += ("flinkray.ha.zookeeper",)
-        self.rpc_service.keep_prestarted(prestarted, imports)
+        self.rpc_service.keep_prestarted(prestarted, imports, IMPORTED_AHEAD)
         self._ended.start()
         self._job_masters.begin(heartbeat_settings(self._services.configuration))
         for job in self._jobs.values():

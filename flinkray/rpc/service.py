@@ -144,11 +144,17 @@ class RpcService(ABC):
         """
 
     @abstractmethod
-    def keep_prestarted(self, number: int, imports: tuple[str, ...] = ()) -> None:
+    def keep_prestarted(
+        self, number: int, imports: tuple[str, ...] = (), ahead: tuple[str, ...] = ()
+    ) -> None:
         """Keep so many processes ready to become those that anybody in the cluster spawns with
-        ``may_take_over``, as long as this service is open; they have imported these modules.
+        ``may_take_over``, as long as this service is open.
 
         To be called in one process of a cluster.  Does nothing where processes start at once.
+
+        Args:
+            imports: modules that they have imported when they are ready.
+            ahead: those that they import then, while nobody needs them.
         """
 
     @abstractmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import ray
@@ -12,16 +13,20 @@ import ray
 from flinkray.core.errors import ProcessExistsError, RpcConnectionError
 from flinkray.rpc import EndpointSpec, RayRpcService
 from flinkray.rpc.ray.directory import ProcessRecord, RayDirectory
+from flinkray.spark.ray_cluster import ray_actors
 from flinkray.testing.waiting import eventually
 from tests.rpc.endpoints import EchoGateway, OrderError, echo_spec
 
 pytestmark = pytest.mark.ray
 
+IMPORTED_AHEAD = "_lsprof"
+"""A module of Python that is a file which processes map into their memory, and needs nothing."""
+
 
 @pytest.fixture
 async def service(ray_cluster: None) -> AsyncIterator[RayRpcService]:
     service = await RayRpcService.open(f"rpc-{uuid.uuid4().hex}", "driver")
-    service.keep_prestarted(1, ("tests.rpc.endpoints",))
+    service.keep_prestarted(1, ("tests.rpc.endpoints",), (IMPORTED_AHEAD,))
     yield service
     await service.end_prestarted()
     await service.close()
@@ -64,6 +69,20 @@ async def test_a_prestarted_process_becomes_whom_is_spawned_and_another_takes_it
         await service.spawn(role("worker", detached=True))
     assert await prestarted(service) != name
     await service.kill("worker")
+
+
+async def test_while_it_waits_for_its_role_it_imports_what_some_roles_need(
+    service: RayRpcService,
+) -> None:
+    name = await prestarted(service)
+
+    def has_imported() -> bool:
+        pid = ray_actors(service.namespace)[name].pid
+        return IMPORTED_AHEAD in Path("/proc", str(pid), "maps").read_text()
+
+    await eventually(lambda: service.run_blocking(has_imported), 30, "the module")
+    address = await service.spawn(role("worker"))
+    assert await (await service.connect(address, EchoGateway)).echo(1) == 1
 
 
 async def test_its_death_is_reported_and_its_name_is_free_then(service: RayRpcService) -> None:

@@ -96,7 +96,9 @@ class RayActors:
 
         await self._head.ask_patiently(kill)
 
-    async def create_prestarted(self, name: str, imports: tuple[str, ...]) -> None:
+    async def create_prestarted(
+        self, name: str, imports: tuple[str, ...], ahead: tuple[str, ...]
+    ) -> None:
         """Begin to create a process without a role; it is detached."""
         options = {
             "name": name,
@@ -109,7 +111,7 @@ class RayActors:
         def create() -> None:
             place = avoiding(self._avoided_node())
             load_factory(_PRESTARTED_CLASS)().options(**options, **place).remote(
-                self._namespace, name, imports
+                self._namespace, name, imports, ahead
             )
 
         await self._head.ask(create)

@@ -41,6 +41,10 @@ _LOOP_END_GRACE = 2.0
 PARKED = 120.0
 """Seconds for which a call that waits for the end of the process stays open."""
 
+IMPORT_AHEAD_AFTER = 0.5
+"""Seconds after a process without a role is ready.  Who waits for one comes at once, and goes
+first."""
+
 RESTART_PAUSE = 1.0
 """Seconds between a failed start after a restart and the next one."""
 
@@ -182,7 +186,7 @@ class PrestartedProcess(RayProcess):
     """A process that is to become another one (see :mod:`flinkray.rpc.ray.prestarted`)."""
 
     async def __init__(  # type: ignore[misc]  # Ray awaits it on the actor's loop
-        self, namespace: str, name: str, imports: tuple[str, ...]
+        self, namespace: str, name: str, imports: tuple[str, ...], ahead: tuple[str, ...]
     ) -> None:
         from flinkray.rpc.ray.directory import RayDirectory
         from flinkray.rpc.ray.prestarted import Prestarted
@@ -202,7 +206,9 @@ class PrestartedProcess(RayProcess):
         prestarted.start()
         directory = RayDirectory(namespace)
         await prestarted_service.run_blocking(directory.prestarted_ready, name)
+        importing = asyncio.create_task(_import_ahead(ahead))
         role = await prestarted.role
+        importing.cancel()
         await prestarted_service.run_blocking(directory.remove_prestarted, name)
         load_factory(role.factory)
         spec: EndpointSpec = codec.decode(role.spec)
@@ -224,6 +230,14 @@ class PrestartedProcess(RayProcess):
     def _owner_ended(self, reason: str) -> None:
         logger.info("%s ends with its owner: %s", self._name, reason)
         self._end_of_service()
+
+
+async def _import_ahead(modules: tuple[str, ...]) -> None:
+    """One after the other: a role that comes waits for one at most."""
+    await asyncio.sleep(IMPORT_AHEAD_AFTER)
+    for module in modules:
+        importlib.import_module(module)
+        await asyncio.sleep(0)
 
 
 def prestarted_class() -> Any:

@@ -328,9 +328,11 @@ class RayRpcService(BaseRpcService):
                 return address
         return await self._actors.start(spec, self._is_running)
 
-    def keep_prestarted(self, number: int, imports: tuple[str, ...] = ()) -> None:
+    def keep_prestarted(
+        self, number: int, imports: tuple[str, ...] = (), ahead: tuple[str, ...] = ()
+    ) -> None:
         async def create(name: str) -> None:
-            await self._actors.create_prestarted(name, imports)
+            await self._actors.create_prestarted(name, imports, ahead)
 
         self._keeper_of_prestarted = keeper = PrestartedKeeper(
             self, self._directory, self.head.ask, create, self._actors.kill

@@ -296,7 +296,9 @@ class BaseRpcService(RpcService):
         self._stop_task = task
         task.add_done_callback(self._tasks.report_failure)
 
-    def keep_prestarted(self, number: int, imports: tuple[str, ...] = ()) -> None:
+    def keep_prestarted(
+        self, number: int, imports: tuple[str, ...] = (), ahead: tuple[str, ...] = ()
+    ) -> None:
         """Processes start at once here, unless a subclass knows better."""
 
     async def end_prestarted(self) -> None:
