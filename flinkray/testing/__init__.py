@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from flinkray.testing.cluster_under_test import scripted_job
     from flinkray.testing.mini_cluster import MiniCluster
     from flinkray.testing.operator_harness import OperatorHarness
+    from flinkray.testing.process_function_test_harnesses import ProcessFunctionTestHarnesses
     from flinkray.testing.simulated_cluster import SimulatedCluster
     from flinkray.testing.simulation import Faults, Simulation, simulate
     from flinkray.testing.stream_results import DataStreamTestSinkFunction
@@ -26,6 +27,7 @@ __all__ = [
     "ManualClock",
     "MiniCluster",
     "OperatorHarness",
+    "ProcessFunctionTestHarnesses",
     "SimulatedCluster",
     "Simulation",
     "TestingGateway",
@@ -45,6 +47,7 @@ __getattr__ = lazy_door(
         "Faults": "simulation",
         "MiniCluster": "mini_cluster",
         "OperatorHarness": "operator_harness",
+        "ProcessFunctionTestHarnesses": "process_function_test_harnesses",
         "Simulation": "simulation",
         "SimulatedCluster": "simulated_cluster",
         "scripted_job": "cluster_under_test",

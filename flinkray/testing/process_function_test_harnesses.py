@@ -1,0 +1,101 @@
+"""Harnesses for process functions: a function by itself, on keys and time that the test decides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flinkray.datastream.data_stream import expect_kind
+from flinkray.streaming.functions.functions import (
+    CoProcessFunction,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    ProcessFunction,
+)
+from flinkray.streaming.functions.output_tag import OutputTag
+from flinkray.streaming.operators.operator import OperatorState
+from flinkray.streaming.operators.process import KeyedProcessOperator, ProcessOperator
+from flinkray.streaming.operators.two_inputs import CoProcessOperator, KeyedCoProcessOperator
+from flinkray.streaming.records.keying import Keys
+from flinkray.testing.operator_harness import OperatorHarness
+
+
+class ProcessFunctionTestHarnesses:
+    """Makes a harness for a process function, as Flink's class of this name does.
+
+    All take *side_outputs*, the tags that :meth:`OperatorHarness.side` is asked for.  Functions of
+    keyed streams take *restore*, what :meth:`OperatorHarness.snapshot` of an earlier harness gave.
+
+    >>> from flinkray.datastream import KeyedProcessFunction
+    >>> class Reminder(KeyedProcessFunction):
+    ...     def process_element(self, value, ctx):
+    ...         timers = ctx.timer_service()
+    ...         timers.register_processing_time_timer(timers.current_processing_time() + 100)
+    ...
+    ...     def on_timer(self, timestamp, ctx):
+    ...         yield ctx.get_current_key(), timestamp
+    >>> harness = ProcessFunctionTestHarnesses.for_keyed_process_function(Reminder(), lambda v: v)
+    >>> harness.process("a", "b")
+    >>> harness.processing_time(100)
+    >>> harness.values()
+    [('a', 100), ('b', 100)]
+    """
+
+    @staticmethod
+    def for_process_function(
+        function: ProcessFunction[Any, Any], side_outputs: Sequence[OutputTag[Any]] = ()
+    ) -> OperatorHarness:
+        """Raises TypeError: *function* is of another class."""
+        expect_kind(function, ProcessFunction, "a ProcessFunction is needed")
+        return OperatorHarness(ProcessOperator(function), side_outputs=_ids(side_outputs))
+
+    @staticmethod
+    def for_keyed_process_function(
+        function: KeyedProcessFunction[Any, Any, Any],
+        key_selector: Any,
+        side_outputs: Sequence[OutputTag[Any]] = (),
+        restore: OperatorState | None = None,
+    ) -> OperatorHarness:
+        """
+        Args:
+            key_selector: as ``key_by`` takes it.
+
+        Raises:
+            TypeError: *function* is of another class.
+        """
+        expect_kind(function, KeyedProcessFunction, "a KeyedProcessFunction is needed")
+        operator = KeyedProcessOperator(function, Keys(key_selector))
+        return OperatorHarness(operator, True, _ids(side_outputs), restore)
+
+    @staticmethod
+    def for_co_process_function(
+        function: CoProcessFunction[Any, Any, Any], side_outputs: Sequence[OutputTag[Any]] = ()
+    ) -> OperatorHarness:
+        """``process(…, on=1)`` gives the second input records.
+
+        Raises:
+            TypeError: *function* is of another class.
+        """
+        expect_kind(function, CoProcessFunction, "a CoProcessFunction is needed")
+        return OperatorHarness(CoProcessOperator(function), side_outputs=_ids(side_outputs))
+
+    @staticmethod
+    def for_keyed_co_process_function(
+        function: KeyedCoProcessFunction[Any, Any, Any, Any],
+        key_selector1: Any,
+        key_selector2: Any,
+        side_outputs: Sequence[OutputTag[Any]] = (),
+        restore: OperatorState | None = None,
+    ) -> OperatorHarness:
+        """``process(…, on=1)`` gives the second input records.
+
+        Raises:
+            TypeError: *function* is of another class.
+        """
+        expect_kind(function, KeyedCoProcessFunction, "a KeyedCoProcessFunction is needed")
+        operator = KeyedCoProcessOperator(function, Keys(key_selector1), Keys(key_selector2))
+        return OperatorHarness(operator, True, _ids(side_outputs), restore)
+
+
+def _ids(tags: Sequence[OutputTag[Any]]) -> list[str]:
+    return [tag.tag_id for tag in tags]
