@@ -174,4 +174,4 @@ class ResourceManagerDriver(ABC):
 
     @abstractmethod
     async def recover(self) -> tuple[WorkerGroupHandle, ...]:
-        """The groups of this cluster that exist already, placed or not."""
+        """The groups of this cluster that exist already, placed or not, oldest first."""

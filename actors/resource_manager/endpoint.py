@@ -148,7 +148,8 @@ class ResourceManager(FencedRpcEndpoint[ResourceManagerId], ResourceManagerGatew
         """Find what exists already; called once, before the endpoint is started."""
         groups = await self._driver.recover()
         occupied = await self._driver.occupied_bundles([group.group_id for group in groups])
-        self._recovered = [(group, occupied[group.group_id]) for group in groups]
+        # of two of one owner the first to be recovered stays; the older was about to be released
+        self._recovered = [(group, occupied[group.group_id]) for group in reversed(groups)]
 
     async def on_start(self) -> None:
         self.export_metrics(self._metrics)

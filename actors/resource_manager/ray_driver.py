@@ -208,19 +208,22 @@ class RayResourceManagerDriver(ResourceManagerDriver):
     async def recover(self) -> tuple[WorkerGroupHandle, ...]:
         table = await self._head.ask_patiently(placement_group_table)
         pattern = re.compile(rf"{re.escape(self._prefix)}({_SHARED}|[0-9a-f]{{32}}-.+)-(\d+)")
-        groups = []
-        for group_id, entry in sorted(table.items()):
+        groups: dict[int, WorkerGroupHandle] = {}
+        for group_id, entry in table.items():
             match = pattern.fullmatch(entry["name"])
             if match is None or entry["state"] == "REMOVED":
                 continue
-            self._next_number = max(self._next_number, int(match[2]) + 1)
+            number = int(match[2])
+            self._next_number = max(self._next_number, number + 1)
             bundles = tuple(
                 ResourceProfile.from_ray_resources(bundle)
                 for _, bundle in sorted(entry["bundles"].items())
             )
             owner = _unquote(match[1])
-            groups.append(WorkerGroupHandle(WorkerGroupId(group_id), entry["name"], owner, bundles))
-        return tuple(groups)
+            groups[number] = WorkerGroupHandle(
+                WorkerGroupId(group_id), entry["name"], owner, bundles
+            )
+        return tuple(group for _, group in sorted(groups.items()))
 
     async def _ask(self, fn: Callable[..., T], *args: object) -> T:
         """Not at all while the head is known to be away: each question would keep a thread.

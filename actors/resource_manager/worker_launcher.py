@@ -14,6 +14,7 @@ from flinkray.actors.resource_manager.driver import (
     WorkerGroupLostError,
     WorkerGroupRequest,
 )
+from flinkray.actors.resource_manager.shared_poll import SharedPoll
 from flinkray.core.errors import FlinkRayError
 from flinkray.core.ids import JobID, ResourceID, WorkerGroupId
 from flinkray.rpc import RpcEndpoint, TerminationWatch
@@ -27,6 +28,12 @@ STOP_TIMEOUT = 5.0
 with all that is in it."""
 
 TASK_EXECUTOR_ENDPOINT = "taskexecutor"
+
+_SEARCH_PAUSE = 1.0
+"""Seconds until a TaskExecutor that does not answer, and has not ended, is looked for again."""
+
+_Recovered = tuple[WorkerGroupId, int, ResourceID]
+"""A TaskExecutor of an earlier ResourceManager, with its group and bundle."""
 
 
 class TaskExecutorStartError(FlinkRayError):
@@ -76,12 +83,20 @@ class _TaskExecutorStart:
     is_waiting_for_placement: bool = False
     resource_id: ResourceID | None = None
     watch: TerminationWatch | None = None
+    search: asyncio.Task[None] | None = None
+    """Whether one that an earlier ResourceManager has started is gone."""
 
     def give_up(self) -> None:
         if self.task is not None:
             self.task.cancel()
+        self.registered()
+
+    def registered(self) -> None:
+        """Others watch it."""
         if self.watch is not None:
             self.watch.cancel()
+        if self.search is not None:
+            self.search.cancel()
 
 
 @dataclass(slots=True)
@@ -109,12 +124,46 @@ class WorkerLauncher:
         self._requests: dict[int, _GroupRequest] = {}
         self._groups: dict[WorkerGroupId, _StartedGroup] = {}
         self._releases: dict[WorkerGroupId, _Release] = {}
+        self._gone: SharedPoll[_Recovered, bool] = SharedPoll(
+            self._who_is_gone, shortest_pause=_SEARCH_PAUSE, now=endpoint.clock.monotonic
+        )
 
     # groups
 
     def adopt(self, group: WorkerGroupHandle, occupied: Mapping[int, ResourceID]) -> None:
-        """A group that an earlier ResourceManager has created, with the TaskExecutors in it."""
-        self._groups[group.group_id] = _StartedGroup(group, occupants=dict(occupied))
+        """A group that an earlier ResourceManager has created, with the TaskExecutors in it, which
+        are to register here."""
+        started = self._groups[group.group_id] = _StartedGroup(group, occupants=dict(occupied))
+        for bundle_index, resource_id in occupied.items():
+            start = started.starts[bundle_index] = _TaskExecutorStart(resource_id=resource_id)
+            self._watch_recovered(started, start, bundle_index, resource_id)
+
+    def _watch_recovered(
+        self,
+        started: _StartedGroup,
+        start: _TaskExecutorStart,
+        bundle_index: int,
+        resource_id: ResourceID,
+    ) -> None:
+        group_id = started.group.group_id
+
+        async def search() -> None:
+            await self._gone.answer_for((group_id, bundle_index, resource_id))
+            if started.starts.get(bundle_index) is start:
+                del started.starts[bundle_index]
+                reason = "it has ended before it registered here"
+                self._events.task_executor_start_failed(group_id, bundle_index, reason)
+
+        def not_found(reason: str) -> None:
+            log.info("%s is looked for: %s", resource_id, reason)  # it may be starting yet
+            start.search = self._endpoint.create_task(search(), f"look for {resource_id}")
+
+        start.watch = self._endpoint.watch(f"{resource_id}/{TASK_EXECUTOR_ENDPOINT}", not_found)
+
+    async def _who_is_gone(self, recovered: tuple[_Recovered, ...]) -> dict[_Recovered, bool]:
+        groups = dict.fromkeys(group_id for group_id, _, _ in recovered)
+        occupied = await self._driver.occupied_bundles(groups)
+        return {one: True for one in recovered if occupied[one[0]].get(one[1]) != one[2]}
 
     def start_group(self, action: StartWorkerGroup) -> None:
         request = _GroupRequest(action.request_number, action.owner)
@@ -292,8 +341,8 @@ class WorkerLauncher:
         """From now on the ResourceManager itself watches it."""
         started = self._groups.get(group_id)
         start = started.starts.pop(bundle_index, None) if started is not None else None
-        if start is not None and start.watch is not None:
-            start.watch.cancel()
+        if start is not None:
+            start.registered()
 
     def stop_task_executor(self, resource_id: ResourceID) -> None:
         self._endpoint.create_task(self._stop_quietly(resource_id), f"stop {resource_id}")

@@ -19,6 +19,8 @@ from ray.util import list_named_actors, placement_group_table
 
 from flinkray.actors.gateways import JobMasterGateway, ResourceManagerGateway
 from flinkray.actors.gateways.messages import ClusterArguments
+from flinkray.actors.resource_manager.driver import WorkerGroupRequest
+from flinkray.actors.resource_manager.ray_driver import RayResourceManagerDriver
 from flinkray.core.errors import RpcError
 from flinkray.core.ids import JobID
 from flinkray.core.resources import ResourceProfile
@@ -126,6 +128,20 @@ def locations(job: Job) -> dict[int, WorkerLocation]:
     """By bundle, those that registered last."""
     registered = job.master.calls_of(JobMasterGateway.register_task_executor)
     return {report.location.bundle_index: report.location for _, report in registered}
+
+
+async def test_groups_are_found_oldest_first(resources: RayResources) -> None:
+    """Of two of one owner the newer stays."""
+    await resources.start()
+    arguments = ClusterArguments(resources.cluster_id, {}, str(resources.storage))
+    driver = RayResourceManagerDriver(resources.client, arguments)
+    request = WorkerGroupRequest(None, (ResourceProfile(0.01, 2**20),))
+    created = [(await driver.create_worker_group(request)).group_id for _ in range(11)]
+
+    found = await RayResourceManagerDriver(resources.client, arguments).recover()
+
+    assert [group.group_id for group in found] == created
+    await asyncio.gather(*map(driver.release_worker_group, created))
 
 
 async def test_a_jobs_slots_are_the_bundles_of_a_placement_group(resources: RayResources) -> None:

@@ -8,16 +8,28 @@ from pathlib import Path
 import pytest
 
 from flinkray.actors.gateways import JobMasterGateway
+from flinkray.actors.gateways.task_executor_arguments import TaskExecutorArguments
+from flinkray.actors.resource_manager.driver import WorkerGroupRequest
 from flinkray.actors.resource_manager.endpoint import ResourceManager
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.shared.leadership import Leadership
+from flinkray.actors.task_executor.endpoint import TaskExecutor, create_task_executor
 from flinkray.core.errors import FlinkRayError
+from flinkray.core.ids import JobID, ResourceID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
-from flinkray.rpc import LocalRpcService
+from flinkray.rpc import LocalRpcService, RpcService
 from flinkray.scheduler.resources.slot_manager_actions import StartTaskExecutor
+from flinkray.scheduler.shared.slots import WorkerGroupOwner
 from flinkray.testing.local_workers import LocalResourceManagerDriver
 from flinkray.testing.virtual_time import on_virtual_time
-from tests.actors.resource_cluster import DISPATCHER, ONE_CPU, RM_TOKEN, Job, ResourceCluster
+from tests.actors.resource_cluster import (
+    DISPATCHER,
+    ONE_CPU,
+    RM_TOKEN,
+    Job,
+    ResourceCluster,
+    number,
+)
 
 TWO_CPUS = ONE_CPU.times(2)
 FOUR_CPUS = ONE_CPU.times(4)
@@ -188,8 +200,8 @@ async def test_no_start_and_no_release_looks_which_task_executors_there_are(
     cluster = ResourceCluster(tmp_path, TWO_CPUS)
     manager = await cluster.start_resource_manager()
     looks = cluster.workers.lists
-    for number in range(1, 6):
-        job = await running_job(cluster, number, slots=2)
+    for value in range(1, 6):
+        job = await running_job(cluster, value, slots=2)
         victim, _ = job.master.calls_of(JobMasterGateway.offer_slots)[0]
         cluster.network.crash(victim)
         await job.has_slots(3)
@@ -205,7 +217,7 @@ async def test_recovered_task_executors_are_looked_for_once(tmp_path: Path) -> N
     """Whatever the number of groups."""
     cluster = ResourceCluster(tmp_path, TWO_CPUS, TWO_CPUS)
     await cluster.start_resource_manager()
-    jobs = [await running_job(cluster, number, slots=2) for number in (1, 2)]
+    jobs = [await running_job(cluster, value, slots=2) for value in (1, 2)]
     looks = cluster.workers.lists
     cluster.network.crash("ResourceManager")
     await asyncio.sleep(5)
@@ -217,6 +229,76 @@ async def test_recovered_task_executors_are_looked_for_once(tmp_path: Path) -> N
     await jobs[0].has_slots(3)
     assert len(cluster.workers.starts) == 5
     assert cluster.workers.lists == looks + 1
+
+
+async def create_late_task_executor(
+    rpc_service: RpcService, arguments: TaskExecutorArguments
+) -> TaskExecutor:
+    await asyncio.sleep(20)
+    return await create_task_executor(rpc_service, arguments)
+
+
+@on_virtual_time
+async def test_task_executor_that_ended_before_it_registered_anew_is_replaced_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was there when it was looked who is.  It was waited for, for the time within which one has
+    to register: 60 s."""
+    cluster = ResourceCluster(tmp_path, TWO_CPUS)
+    await cluster.start_resource_manager()
+    job = await running_job(cluster, 1, slots=2)
+    victim, _ = job.master.calls_of(JobMasterGateway.offer_slots)[0]
+    occupied = cluster.workers.occupied
+
+    def dies(group_id: WorkerGroupId) -> dict[int, ResourceID]:
+        found = occupied(group_id)
+        cluster.network.crash(victim)
+        return found
+
+    monkeypatch.setattr(cluster.workers, "occupied", dies)
+    cluster.network.crash("ResourceManager")
+    await asyncio.sleep(2)
+    await job.register()
+    await job.declare(2)
+    await asyncio.wait_for(job.has_slots(3), 5)
+    assert len(cluster.workers.created_groups) == 1
+
+
+@on_virtual_time
+async def test_task_executor_that_starts_while_the_resource_manager_is_replaced_is_waited_for(
+    tmp_path: Path,
+) -> None:
+    """Nobody is at its address yet."""
+    cluster = ResourceCluster(tmp_path, TWO_CPUS)
+    cluster.workers.factory = f"{__name__}:create_late_task_executor"
+    await cluster.start_resource_manager()
+    job = cluster.job(1)
+    await job.register()
+    await job.declare(1)
+    await asyncio.sleep(10)
+    cluster.network.crash("ResourceManager")
+    await asyncio.sleep(2)
+    await job.register()
+    await job.declare(1)
+    await asyncio.wait_for(job.has_slots(1), 10)
+    assert len(cluster.workers.starts) == 1
+    looks = cluster.workers.lists
+    await asyncio.sleep(100)
+    assert cluster.workers.lists == looks, "it is looked for no more"
+
+
+@on_virtual_time
+async def test_of_two_worker_groups_of_one_owner_that_are_found_the_newer_stays(
+    tmp_path: Path,
+) -> None:
+    """The older one was to be released when the last ResourceManager died."""
+    cluster = ResourceCluster(tmp_path, FOUR_CPUS)
+    owner = WorkerGroupOwner(number(JobID, 1), "default")
+    request = WorkerGroupRequest(owner, (ONE_CPU,))
+    _, newer = cluster.workers.create(request), cluster.workers.create(request)
+    await cluster.start_resource_manager()
+    await running_job(cluster, 1, slots=1)
+    assert list(cluster.workers.groups) == [newer.group_id]
 
 
 @on_virtual_time
