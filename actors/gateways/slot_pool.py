@@ -18,6 +18,7 @@ from flinkray.rpc.gateway import (
     runs_to_completion,
 )
 from flinkray.scheduler.shared.slots import (
+    ResourceRequirement,
     ResourceRequirements,
     ResourceShortage,
     SlotOffer,
@@ -95,8 +96,11 @@ class SlotPoolGateway(FencedRpcGateway):
 
     @abstractmethod
     @runs_to_completion
-    async def set_job_restarting(self, restarting: bool) -> None:
-        """While the job restarts every offered slot is kept, required or not."""
+    async def set_job_restarting(
+        self, restarting: bool, worker_groups: tuple[ResourceRequirement, ...]
+    ) -> None:
+        """While the job restarts every offered slot is kept, required or not, and these worker
+        groups, which were required when that began, stay so."""
 
     @abstractmethod
     @runs_to_completion

@@ -169,7 +169,12 @@ class JobMasterSlots:
         is_restarting = status is JobStatus.RESTARTING
         if is_restarting != self._is_restarting:
             self._is_restarting = is_restarting
-            self.pool.tell(lambda pool: pool.set_job_restarting(is_restarting))
+            self.ledger.job_restarting(is_restarting)
+            self._tell_whether_restarting()
+
+    def _tell_whether_restarting(self) -> None:
+        is_restarting, kept = self._is_restarting, self.ledger.kept_worker_groups()
+        self.pool.tell(lambda pool: pool.set_job_restarting(is_restarting, kept))
 
     # --- what the pool says -----------------------------------------------------------------------
 
@@ -225,7 +230,7 @@ class JobMasterSlots:
         for wanted in self.ledger.pending():
             self._request_slots(wanted)
         if self._is_restarting:
-            self.pool.tell(lambda pool: pool.set_job_restarting(True))
+            self._tell_whether_restarting()
         if self._shortages:
             self._notify_shortages()
         manager = self._leaders.resource_manager

@@ -41,6 +41,7 @@ from flinkray.rpc import FencedRpcEndpoint, RpcService
 from flinkray.rpc.mailbox import TimerHandle
 from flinkray.scheduler.shared.slots import (
     AllocatedSlot,
+    ResourceRequirement,
     ResourceRequirements,
     ResourceShortage,
     SlotOffer,
@@ -128,11 +129,6 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
     async def on_start(self) -> None:
         self._watch = JobMasterWatch(self, self._job_master, self._job_master_terminated)
 
-    async def on_stop(self) -> None:
-        self._stop_declaring()
-        if self._left is None:
-            await self._free_all("the SlotPool stops")
-
     async def close_pool(self, reason: str) -> None:
         self._stop_declaring()
         if self._left is None:
@@ -186,9 +182,6 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
         return self._left
 
     def _job_master_terminated(self, reason: str) -> None:
-        """Idempotent."""
-        if self._left is not None:
-            return
         left = self._left = HandedOver(
             self._pool.handed_over(self.counted_time()),
             tuple(dict.fromkeys(slot.location for slot in self._pool.slots)),
@@ -255,8 +248,11 @@ class SlotPool(FencedRpcEndpoint[JobMasterId], SlotPoolGateway):
     async def notify_not_enough_resources(self, shortages: tuple[ResourceShortage, ...]) -> None:
         await self._carry_out(self._pool.not_enough_resources(shortages, self.counted_time()))
 
-    async def set_job_restarting(self, restarting: bool) -> None:
-        await self._carry_out(self._pool.set_job_restarting(restarting, self.counted_time()))
+    async def set_job_restarting(
+        self, restarting: bool, worker_groups: tuple[ResourceRequirement, ...]
+    ) -> None:
+        now = self.counted_time()
+        await self._carry_out(self._pool.set_job_restarting(restarting, worker_groups, now))
 
     def _declare(self) -> None:
         """Send the requirements until they arrive, or newer ones or another ResourceManager take

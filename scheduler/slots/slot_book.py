@@ -72,8 +72,9 @@ class SlotBook(Protocol):
         """A slot that is held is free from now on, if it was reserved.  To be followed by
         :meth:`serve`."""
 
-    def keep(self, is_kept: bool, now: float) -> None:
-        """Whether the job restarts: it will want again what it does not ask for now (SP-26)."""
+    def keep(self, is_kept: bool, required: Sequence[ResourceRequirement], now: float) -> None:
+        """Whether the job restarts: it will want again what it does not ask for now (SP-26), and
+        what was *required* of it when the restart began."""
 
     # --- requests that end without a slot ---------------------------------------------------------
 

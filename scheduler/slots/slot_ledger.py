@@ -61,6 +61,10 @@ class SlotLedger:
         """What the pool requires now without a constraint; never below nothing, as there."""
         self._requirements: ResourceRequirements | None = None
         """As they were set last."""
+        self._worker_groups: dict[str, ResourceRequirement] = {}
+        """What was required of each last, by the names of constraints."""
+        self._kept: dict[str, None] = {}
+        """Those that stay required while the job restarts."""
 
     # --- what the pool is told --------------------------------------------------------------------
 
@@ -71,6 +75,8 @@ class SlotLedger:
         for requirement in requirements.requirements:
             if requirement.constraint is None:
                 self._totals[requirement.profile] += requirement.count
+            else:
+                self._note_worker_group(requirement.profile, requirement.constraint)
 
     def requested(self, wanted: SlotRequests) -> None:
         made_in = replace(wanted, requests=())
@@ -78,6 +84,23 @@ class SlotLedger:
             self._pending[request.request_id] = request, made_in
         if wanted.constraint is None:
             self._totals[wanted.profile] += len(wanted.requests)
+        else:
+            self._note_worker_group(wanted.profile, wanted.constraint)
+
+    def _note_worker_group(self, profile: ResourceProfile, constraint: SameWorkerGroup) -> None:
+        requirement = ResourceRequirement(profile, constraint.size, constraint)
+        self._worker_groups[constraint.name] = requirement
+
+    def job_restarting(self, is_restarting: bool) -> None:
+        """It begins to, or does no more: worker groups that are required now stay so meanwhile."""
+        if not is_restarting:
+            self._kept.clear()
+            return
+        constraints = [made_in.constraint for _, made_in in self._pending.values()]
+        constraints += [self._constraints.get(allocation_id) for allocation_id in self._used]
+        if self._requirements is not None:
+            constraints += [r.constraint for r in self._requirements.requirements]
+        self._kept.update((one.name, None) for one in constraints if one is not None)
 
     def cancelled(self, cancelled: CancelSlotRequests) -> None:
         for request_id in cancelled.request_ids:
@@ -118,6 +141,8 @@ class SlotLedger:
                 self._used[allocation_id] = _Use(restored.request_id, profile)
                 if restored.constraint is None:
                     self._totals[profile] += 1
+                else:
+                    self._note_worker_group(profile, restored.constraint)
 
     def remove(self, allocations: Iterable[AllocationID]) -> None:
         """They are gone; unknown ones are ignored."""
@@ -201,6 +226,10 @@ class SlotLedger:
         for request, made_in in self._pending.values():
             alike.setdefault(made_in, []).append(request)
         return [replace(made_in, requests=tuple(some)) for made_in, some in alike.items()]
+
+    def kept_worker_groups(self) -> tuple[ResourceRequirement, ...]:
+        """Those that are required, whatever is pending or used, as the job restarts."""
+        return tuple(self._worker_groups[name] for name in self._kept)
 
     # --- questions --------------------------------------------------------------------------------
 

@@ -142,9 +142,7 @@ class DeclarativeSlotPool:
                 f"the slot pool of job {self._job_id} got requirements of job {requirements.job_id}"
             )
         self._job_master_address = requirements.job_master_address
-        declared: dict[SlotBook, list[ResourceRequirement]] = {}
-        for requirement in requirements.requirements:
-            declared.setdefault(self._book(requirement.constraint), []).append(requirement)
+        declared = self._by_book(requirements.requirements)
         for book in self._books.values():
             book.declare(declared.get(book, []), now)
         count = sum(requirement.count for requirement in requirements.requirements)
@@ -208,12 +206,15 @@ class DeclarativeSlotPool:
         not count any more."""
         return [] if self._closed else self.not_enough_resources((), now)
 
-    def set_job_restarting(self, restarting: bool, now: float) -> list[SlotPoolAction]:
-        """While the job restarts every offered slot is kept, required or not (SP-26), and worker
-        groups that were required stay so."""
+    def set_job_restarting(
+        self, restarting: bool, worker_groups: Iterable[ResourceRequirement], now: float
+    ) -> list[SlotPoolAction]:
+        """While the job restarts every offered slot is kept, required or not (SP-26), and
+        *worker_groups*, which were required when that began, stay so."""
         self._job_restarting = restarting
+        required = self._by_book(worker_groups)
         for book in self._books.values():
-            book.keep(restarting, now)
+            book.keep(restarting, required.get(book, []), now)
         return [*self._declare(now), *self._release_idle(now)]
 
     def restore(self, slots: Iterable[RestoredSlot], now: float) -> list[SlotPoolAction]:
@@ -422,6 +423,14 @@ class DeclarativeSlotPool:
             assert name is not None  # the book of those without a constraint is never over
             book = self._books[name] = WorkerGroupSlots(name)
         return book
+
+    def _by_book(
+        self, requirements: Iterable[ResourceRequirement]
+    ) -> dict[SlotBook, list[ResourceRequirement]]:
+        by_book: dict[SlotBook, list[ResourceRequirement]] = {}
+        for requirement in requirements:
+            by_book.setdefault(self._book(requirement.constraint), []).append(requirement)
+        return by_book
 
     def _book_with(self, allocation_id: AllocationID) -> SlotBook | None:
         return next((book for book in self._books.values() if book.holds(allocation_id)), None)

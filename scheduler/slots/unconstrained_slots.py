@@ -106,7 +106,7 @@ class UnconstrainedSlots(SlotBook):
             self._slots.free(pooled, now)
             self._to_serve[allocation_id] = pooled
 
-    def keep(self, is_kept: bool, now: float) -> None:
+    def keep(self, is_kept: bool, required: Sequence[ResourceRequirement], now: float) -> None:
         """While it is so every offered slot is wanted."""
         self._is_kept = is_kept
 

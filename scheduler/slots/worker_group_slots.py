@@ -156,10 +156,12 @@ class WorkerGroupSlots(SlotBook):
             self._reserved -= 1
             self._note_idle(now)
 
-    def keep(self, is_kept: bool, now: float) -> None:
-        """Whether what is required now stays so though its requests are answered and its slots
+    def keep(self, is_kept: bool, required: Sequence[ResourceRequirement], now: float) -> None:
+        """Whether what was required stays so though its requests are answered and its slots
         returned: the job restarts, and will ask again."""
-        self._is_kept = is_kept and self.is_required
+        for requirement in required:
+            self._profile, self._size = requirement.profile, requirement.count
+        self._is_kept = is_kept and bool(required)
         self._note_idle(now)
 
     # --- requests that end without a slot ---------------------------------------------------------

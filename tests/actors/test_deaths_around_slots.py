@@ -104,6 +104,30 @@ async def test_stage_runs_on_when_its_slot_pool_dies(cluster: ChaosCluster) -> N
 
 
 @on_cluster(NODE)
+async def test_worker_group_is_kept_by_the_next_slot_pool_while_its_job_waits_to_restart(
+    cluster: ChaosCluster,
+) -> None:
+    """SP-26: a pool that was replaced meanwhile gave the group back after 50 s, as nobody asked for
+    it."""
+    job = scripted_job(
+        ["register", "fail no luck"], RUNS, restart_strategy=FixedDelayRestart(1, 300)
+    )
+    job_id = await cluster.submit(job)
+
+    async def waits() -> bool:
+        return await cluster.status(job_id) is JobStatus.RESTARTING
+
+    await eventually(waits, 10, "a failure")
+    cluster.crash("SlotPool")
+    await eventually(lambda: starts_of(cluster, "SlotPool") == 2, 10, "another SlotPool")
+    await asyncio.sleep(290)
+    await until_executing(cluster, job_id)
+
+    assert len(cluster.workers.created_groups) == 1
+    assert len(cluster.workers.starts) == 2
+
+
+@on_cluster(NODE)
 async def test_slot_pool_that_does_not_hear_what_it_has_is_told_nothing_else(
     cluster: ChaosCluster,
 ) -> None:

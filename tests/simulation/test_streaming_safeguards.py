@@ -8,7 +8,7 @@ from tests.simulation.safeguards import MASTERS, STREAMING, seeds_until_noticed
 
 SEEDS = 12
 NOTICED_SOON = {
-    "alignment": 60,
+    "alignment": 12,
     "durable before acknowledged": 0,
     "completed before committed": 0,
     "count of ids kept": 0,

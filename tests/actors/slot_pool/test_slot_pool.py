@@ -16,6 +16,7 @@ from flinkray.actors.gateways import (
 )
 from flinkray.actors.gateways.messages import ClusterArguments, SlotPoolArguments
 from flinkray.actors.gateways.slot_pool import HandedOver
+from flinkray.actors.gateways.stream_coordinator import KeptPart
 from flinkray.actors.slot_pool.endpoint import SlotPool
 from flinkray.core.errors import (
     FencingTokenError,
@@ -227,6 +228,49 @@ async def test_disconnecting_ends_the_repetition_and_the_next_one_is_told() -> N
     assert around.declared(2) == [1]
 
 
+@on_virtual_time
+async def test_requirements_that_change_without_a_resource_manager_are_declared_to_the_next() -> (
+    None
+):
+    """SP-27: and not to the one that was lost."""
+    around = Surroundings()
+    pool = await around.start()
+    await around.connect(pool)
+    await pool.request_slots(wanted(1))
+    await around.is_declared(1)
+    await pool.disconnect_resource_manager()
+    await pool.request_slots(wanted(2))
+    await asyncio.sleep(10.0)
+    assert around.declared() == [1]
+    await around.connect(pool, 2)
+    await around.is_declared(1, n=2)
+    assert around.declared(2) == [2]
+
+
+@on_virtual_time
+async def test_pool_that_is_closed_declares_nothing_while_its_slots_are_freed() -> None:
+    """The job would be given them again."""
+    around = Surroundings()
+    pool = await around.start()
+    manager = around.managers[0]
+    manager.on(ResourceManagerGateway.declare_required_resources).raising(
+        JobNotFoundError(JOB, "not registered yet")
+    )
+
+    async def takes_long(*_: object) -> None:
+        await asyncio.sleep(5)
+
+    around.executor.on(TaskExecutorGateway.free_slot).calling(takes_long)
+    await around.connect(pool)
+    await pool.request_slots(wanted(1))
+    await around.offer(pool, ALLOCATION, 0)
+    closing = asyncio.ensure_future(pool.close_pool("the job has ended"))
+    await around.executor.wait_for(TaskExecutorGateway.free_slot)
+    told = len(around.declared())
+    await closing
+    assert len(around.declared()) == told
+
+
 # --- requests -------------------------------------------------------------------------------------
 
 
@@ -328,6 +372,20 @@ async def test_slots_are_left_to_the_next_job_master_when_the_job_master_dies() 
     await around.offer(pool, ALLOCATION, 0)
     around.network.kill("JobMaster")
     await asyncio.sleep(200)
+    assert around.executor.calls_of(TaskExecutorGateway.free_slot) == []
+
+
+@on_virtual_time
+async def test_pool_that_fails_frees_nothing() -> None:
+    """Its JobMaster has another one that holds the same; their tasks ran on in vain."""
+    around = Surroundings()
+    pool = await around.start()
+    await pool.request_slots(wanted(1))
+    await around.offer(pool, ALLOCATION, 0)
+    around.pool.on_fatal_error(ValueError("a bug"))
+    with pytest.raises(ValueError, match="a bug"):
+        await around.pool.terminated
+    await asyncio.sleep(1)
     assert around.executor.calls_of(TaskExecutorGateway.free_slot) == []
 
 
@@ -455,6 +513,10 @@ async def test_orphan_serves_its_past_job_master_no_more() -> None:
     declared = around.declared()
     calls: list[Callable[[], Awaitable[object]]] = [
         pool.request_heartbeat,
+        lambda: pool.note(notes(1, 1)),
+        lambda: pool.note_finished((finished(around, 1, 0),)),
+        lambda: pool.keep_part(KeptPart(None, 0, 1)),
+        lambda: pool.expect_slots((OTHER_ALLOCATION,)),
         lambda: pool.request_slots(wanted(3)),
         lambda: pool.return_slots(ReturnSlots((ALLOCATION,), "done")),
         lambda: pool.fail_allocation(ALLOCATION, "its TaskExecutor is lost"),
@@ -463,11 +525,44 @@ async def test_orphan_serves_its_past_job_master_no_more() -> None:
     for call in calls:
         with pytest.raises(RecipientUnreachableError, match="was left by JobMaster"):
             await call()
-    assert (await pool.hand_over(number(JobMasterId, 2))).allocations == (ALLOCATION,)
+    left = HandedOver((ALLOCATION,), (around.location,))
+    assert await pool.hand_over(number(JobMasterId, 2)) == left
     await pool.close_pool("the JobMaster stops")
     await asyncio.sleep(200)
     assert around.executor.calls_of(TaskExecutorGateway.free_slot) == []
     assert (around.declared(), around.declared(2)) == (declared, [])
+
+
+@on_virtual_time
+async def test_orphan_hands_over_the_last_that_was_kept_of_each_source() -> None:
+    around = Surroundings()
+    pool = await around.start()
+    source = number(JobVertexID, 1)
+    last = KeptPart(source, 0, 2), KeptPart(None, 0, 1)
+    await pool.note(notes(1, 1))
+    for part in (KeptPart(source, 0, 1), *last, KeptPart(source, 0, 1)):
+        await pool.keep_part(part)
+    around.network.kill("JobMaster")
+    await asyncio.sleep(1)
+    successor = number(JobMasterId, 2)
+    assert (await pool.hand_over(successor)).parts == 2
+    assert (
+        await pool.hand_over_part(successor, 0),
+        await pool.hand_over_part(successor, 1),
+    ) == last
+
+
+@on_virtual_time
+async def test_orphan_does_not_look_after_requests_that_time_out() -> None:
+    """It would fail, as it serves nobody any more, and what it knows would be lost."""
+    around = Surroundings()
+    pool = await around.start({"slot.request.timeout": "20 s"})
+    await pool.request_slots(wanted(1))
+    await around.offer(pool, ALLOCATION, 0)
+    await pool.request_slots(wanted(2))
+    around.network.kill("JobMaster")
+    await asyncio.sleep(30)
+    assert (await pool.hand_over(number(JobMasterId, 2))).allocations == (ALLOCATION,)
 
 
 @on_virtual_time
@@ -477,8 +572,11 @@ async def test_pool_whose_job_master_lives_hands_over_nothing() -> None:
     pool = await around.start()
     await pool.request_slots(wanted(1))
     await around.offer(pool, ALLOCATION, 0)
+    await pool.keep_part(KeptPart(None, 0, 1))
     with pytest.raises(SlotAllocationError, match="lives"):
         await pool.hand_over(number(JobMasterId, 2))
+    with pytest.raises(SlotAllocationError, match="lives"):
+        await pool.hand_over_part(number(JobMasterId, 2), 0)
     assert await pool.request_heartbeat() == 1
 
 
@@ -550,3 +648,4 @@ async def test_slots_are_freed_when_the_pool_is_closed() -> None:
     await around.offer(pool, ALLOCATION, 0)
     await pool.close_pool("the job has ended")
     assert (await around.executor.wait_for(TaskExecutorGateway.free_slot))[0] == ALLOCATION
+    await asyncio.wait_for(around.pool.terminated, 1)

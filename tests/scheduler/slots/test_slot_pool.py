@@ -230,9 +230,9 @@ def test_slot_is_forgotten_with_its_release_so_that_no_offer_of_it_counts() -> N
 def test_job_that_restarts_keeps_every_offered_slot() -> None:
     """SP-26."""
     pool = pool_that_requires(0)
-    pool.set_job_restarting(True, 0.0)
+    pool.set_job_restarting(True, (), 0.0)
     assert accepted(pool, offer(1, 0)) == [1]
-    pool.set_job_restarting(False, 0.0)
+    pool.set_job_restarting(False, (), 0.0)
     assert accepted(pool, offer(2, 1)) == []
     assert len(pool.slots) == 1
 

@@ -553,9 +553,9 @@ def test_idle_slot_that_could_not_be_freed_is_not_given_to_anybody() -> None:
 def test_slots_offered_while_the_job_restarts_wait_for_its_requests() -> None:
     """SP-26."""
     pool = Pool()
-    pool.pool.set_job_restarting(True, 0.0)
+    pool.pool.set_job_restarting(True, (), 0.0)
     pool.offer(offer(7, 0, LARGE), offer(8, 1))
-    pool.pool.set_job_restarting(False, 0.0)
+    pool.pool.set_job_restarting(False, (), 0.0)
     assert served(pool.request(wanted(1, 2))) == {1: 8, 2: 7}
 
 

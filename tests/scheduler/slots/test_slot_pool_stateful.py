@@ -174,7 +174,7 @@ class SlotPoolMachine(RuleBasedStateMachine):
     @rule(restarting=st.booleans())
     def restart(self, restarting: bool) -> None:
         self.restarting = restarting
-        self.carry_out(self.pool.set_job_restarting(restarting, self.now))
+        self.carry_out(self.pool.set_job_restarting(restarting, (), self.now))
 
     @rule()
     def die(self) -> None:
@@ -188,7 +188,7 @@ class SlotPoolMachine(RuleBasedStateMachine):
         self.carry_out(self.pool.restore(self.ledger.restored(), self.now))
         for wanted in self.ledger.pending():
             self.carry_out(self.pool.request_slots(wanted, self.now))
-        self.carry_out(self.pool.set_job_restarting(self.restarting, self.now))
+        self.carry_out(self.pool.set_job_restarting(self.restarting, (), self.now))
 
     # the ResourceManager
 

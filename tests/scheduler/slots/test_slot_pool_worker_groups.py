@@ -254,10 +254,10 @@ def test_slots_of_a_job_that_restarts_are_kept_though_the_cluster_has_no_room() 
     pool.pool.set_requirements(requirements((SMALL, 1)), 0.0)
     pool.pool.register_task_executor(location("te"), 0.0)
     pool.pool.offer_slots(ResourceID("te"), (offer(7),), 1.0)
-    pool.pool.set_job_restarting(True, 2.0)
+    pool.pool.set_job_restarting(True, (), 2.0)
     pool.pool.set_requirements(requirements(), 3.0)
     assert only(pool.pool.not_enough_resources((no_room(),), 4.0), FreeSlot) == []
-    assert len(only(pool.pool.set_job_restarting(False, 5.0), FreeSlot)) == 1
+    assert len(only(pool.pool.set_job_restarting(False, (), 5.0), FreeSlot)) == 1
 
 
 def test_bundle_whose_task_executor_died_is_served_from_the_same_group() -> None:
@@ -333,11 +333,11 @@ def test_job_that_restarts_keeps_its_worker_group_required() -> None:
     pool.comes(0, 7)
     pool.comes(1, 8)
     pool.pool.release_task_executor(ResourceID("te0-g"), "killed", 1.0)
-    pool.noted(pool.pool.set_job_restarting(True, 1.0))
+    pool.noted(pool.pool.set_job_restarting(True, REQUIRED, 1.0))
     pool.returns(8, now=1.0)
     assert pool.declared == REQUIRED
     assert pool.comes(0, 9, now=2.0) == {}
-    pool.noted(pool.pool.set_job_restarting(False, 3.0))
+    pool.noted(pool.pool.set_job_restarting(False, (), 3.0))
     assert not pool.declared
     assert pool.request(wanted(0, 1, first=3), now=3.0) == {3: 9, 4: 8}
 
@@ -421,6 +421,8 @@ class WorkerGroupMachine(RuleBasedStateMachine):
         self.pool = DeclarativeSlotPool(JOB, MASTER, idle_timeout=50.0, request_timeout=100.0)
         self.ledger = SlotLedger()
         self.restarting = False
+        self.kept = False
+        """Whether the group was required when the job began to restart."""
         self.now = 0.0
         self.ids = count(1)
         self.groups = count(1)
@@ -503,7 +505,13 @@ class WorkerGroupMachine(RuleBasedStateMachine):
     @rule(restarting=st.booleans())
     def restart(self, restarting: bool) -> None:
         self.restarting = restarting
-        self.carry_out(self.pool.set_job_restarting(restarting, self.now))
+        self.kept = restarting and (self.kept or self.required)
+        self.ledger.job_restarting(restarting)
+        self.tell_whether_restarting()
+
+    def tell_whether_restarting(self) -> None:
+        kept = self.ledger.kept_worker_groups()
+        self.carry_out(self.pool.set_job_restarting(self.restarting, kept, self.now))
 
     @rule()
     def pool_dies(self) -> None:
@@ -515,7 +523,7 @@ class WorkerGroupMachine(RuleBasedStateMachine):
         self.carry_out(self.pool.restore(self.ledger.restored(), self.now))
         for wanted in self.ledger.pending():
             self.carry_out(self.pool.request_slots(wanted, self.now))
-        self.carry_out(self.pool.set_job_restarting(self.restarting, self.now))
+        self.tell_whether_restarting()
 
     # the ResourceManager
 
@@ -573,7 +581,7 @@ class WorkerGroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def who_waits_or_uses_requires(self) -> None:
-        if self.waiting or self.reserved:
+        if self.waiting or self.reserved or self.kept:
             assert self.required
 
     def teardown(self) -> None:
@@ -582,7 +590,7 @@ class WorkerGroupMachine(RuleBasedStateMachine):
         for bundle in range(SIZE):
             self.task_executor_offers(bundle)
         assert not self.waiting, "a request is lost"
-        self.carry_out(self.pool.set_job_restarting(False, self.now))
+        self.restart(False)
         for allocation_id in sorted(self.reserved):
             returned = ReturnSlots((allocation_id,), "done")
             self.carry_out(self.pool.return_slots(returned, self.now))

@@ -162,18 +162,16 @@ def test_slot_that_comes_when_nobody_wants_it_is_idle_at_once() -> None:
     assert slots.idle_deadline(5.0) == 11.0
 
 
-def test_only_what_is_required_is_kept() -> None:
-    """SP-26."""
+def test_only_what_was_required_is_kept() -> None:
+    """SP-26: by the pool that has died, if need be."""
     slots = WorkerGroupSlots(NAME)
-    slots.keep(True, 0.0)
+    slots.keep(True, (), 0.0)
     assert not slots.is_required
-    ask(slots, 0)
-    slots.keep(True, 0.0)
-    slots.cancel((id_of(SlotRequestId, 0),), 1.0)
+    slots.keep(True, (TWO,), 1.0)
     assert slots.requirements(0.0) == (TWO,)
     come(slots, 0)
     assert slots.idle_deadline(5.0) == inf
-    slots.keep(False, 2.0)
+    slots.keep(False, (), 2.0)
     assert slots.requirements(0.0) == ()
     assert slots.idle_deadline(5.0) == 7.0
 
