@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import numbers
 from datetime import timedelta
 from functools import total_ordering
 from typing import TypeVar
 
 _Span = TypeVar("_Span", bound="_Milliseconds")
+
+
+def _times(number: int, unit: int) -> int:
+    """A text would be repeated.
+
+    Raises:
+        TypeError: it is no number.
+    """
+    if isinstance(number, bool) or not isinstance(number, numbers.Real):
+        raise TypeError(f"a span of time takes a number, got {number!r}")
+    return number * unit
 
 
 @total_ordering
@@ -16,7 +28,7 @@ class _Milliseconds:
     __slots__ = ("_milliseconds",)
 
     def __init__(self, milliseconds: int) -> None:
-        self._milliseconds = int(milliseconds)
+        self._milliseconds = int(_times(milliseconds, 1))
 
     def to_milliseconds(self) -> int:
         """The whole span in milliseconds."""
@@ -56,22 +68,22 @@ class Time(_Milliseconds):
     @staticmethod
     def seconds(seconds: int) -> Time:
         """So many seconds."""
-        return Time(seconds * 1000)
+        return Time(_times(seconds, 1000))
 
     @staticmethod
     def minutes(minutes: int) -> Time:
         """So many minutes."""
-        return Time(minutes * 60_000)
+        return Time(_times(minutes, 60_000))
 
     @staticmethod
     def hours(hours: int) -> Time:
         """So many hours."""
-        return Time(hours * 3_600_000)
+        return Time(_times(hours, 3_600_000))
 
     @staticmethod
     def days(days: int) -> Time:
         """So many times 24 hours."""
-        return Time(days * 86_400_000)
+        return Time(_times(days, 86_400_000))
 
 
 class Duration(_Milliseconds):
@@ -87,22 +99,22 @@ class Duration(_Milliseconds):
     @staticmethod
     def of_seconds(seconds: int) -> Duration:
         """So many seconds."""
-        return Duration(seconds * 1000)
+        return Duration(_times(seconds, 1000))
 
     @staticmethod
     def of_minutes(minutes: int) -> Duration:
         """So many minutes."""
-        return Duration(minutes * 60_000)
+        return Duration(_times(minutes, 60_000))
 
     @staticmethod
     def of_hours(hours: int) -> Duration:
         """So many hours."""
-        return Duration(hours * 3_600_000)
+        return Duration(_times(hours, 3_600_000))
 
     @staticmethod
     def of_days(days: int) -> Duration:
         """So many times 24 hours."""
-        return Duration(days * 86_400_000)
+        return Duration(_times(days, 86_400_000))
 
     @staticmethod
     def of_nanos(nanos: int) -> Duration:

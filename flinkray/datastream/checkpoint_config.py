@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flinkray.core import job_options
+from flinkray.core.arguments import whole_number
 from flinkray.core.config_option import ConfigOption
 from flinkray.core.durations import Duration, milliseconds
 from flinkray.datastream.checkpoint_storage import (
@@ -56,6 +57,11 @@ class CheckpointConfig:
         return self._mode
 
     def set_checkpointing_mode(self, checkpointing_mode: CheckpointingMode) -> CheckpointConfig:
+        if not isinstance(checkpointing_mode, CheckpointingMode):
+            raise TypeError(
+                "a CheckpointingMode is needed, such as CheckpointingMode.EXACTLY_ONCE, got "
+                f"{checkpointing_mode!r}"
+            )
         self._mode = checkpointing_mode
         return self._note(job_options.CHECKPOINTING_MODE, checkpointing_mode.name)
 
@@ -185,6 +191,6 @@ class CheckpointConfig:
 
 
 def _at_least(minimum: int, value: int, what: str) -> int:
-    if value < minimum:
+    if whole_number(value, what) < minimum:
         raise ValueError(f"{what} must be at least {minimum}, got {value}")
     return value

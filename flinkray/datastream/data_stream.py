@@ -53,6 +53,7 @@ from flinkray.streaming.functions.functions import (
     ProcessJoinFunction,
 )
 from flinkray.streaming.functions.output_tag import OutputTag
+from flinkray.streaming.functions.signatures import refuse_signatures
 from flinkray.streaming.functions.window_functions import (
     AllWindowFunction,
     ProcessAllWindowFunction,
@@ -109,7 +110,7 @@ from flinkray.streaming.records.partitioners import (
 )
 from flinkray.streaming.records.row import Row
 from flinkray.streaming.records.type_inference import type_of_result
-from flinkray.streaming.records.typeinfo import RowTypeInfo, TypeInformation, Types
+from flinkray.streaming.records.typeinfo import RowTypeInfo, TypeInformation, Types, expect_type
 from flinkray.streaming.sinks.simple import PrintOperator, SinkFunctionOperator
 from flinkray.streaming.sinks.sink import Sink
 from flinkray.streaming.sinks.spark import SparkEpochSink, check_columns
@@ -152,15 +153,21 @@ __all__ = [
 ]
 
 
-def expect_function(function: Any, method: str, what: str) -> Any:
+def expect_function(function: Any, method: str, what: str, values: int = 1) -> Any:
     """The function, if it has the method or is a plain function.
 
+    Args:
+        values: with how many a plain function is called.
+
     Raises:
-        TypeError: it is neither, or ``async def``.
+        TypeError: it is neither, ``async def``, or takes other arguments.
     """
-    forgotten = isinstance(function, type) and issubclass(function, Function)
+    forgotten = isinstance(function, type) and (
+        issubclass(function, Function) or (method == "map_batch" and hasattr(function, method))
+    )
     if not forgotten and (callable(getattr(function, method, None)) or callable(function)):
         refuse_coroutines(function, method)
+        refuse_signatures(function, method, values)
         return function
     hint = "; make an object of it" if forgotten else ""
     raise TypeError(f"{what} or a function is needed, got {function!r}{hint}")
@@ -170,11 +177,13 @@ def expect_kind(function: Any, kind: type, what: str) -> Any:
     """The function.
 
     Raises:
-        TypeError: the function is not of that class, or a method of it is ``async def``.
+        TypeError: the function is not of that class, or a method of it is ``async def`` or takes
+            other arguments.
     """
     if not isinstance(function, kind):
         raise TypeError(f"{what}, got {function!r}")
     refuse_coroutines(function)
+    refuse_signatures(function)
     return function
 
 
@@ -342,6 +351,8 @@ class DataStream(StreamSettings):
                 columns stay columns.
             key_type: to which all keys are converted; without it they are what the selector gives.
         """
+        if key_type is not None:
+            expect_type(key_type)
         return KeyedStream(self, Keys(key_selector, key_type))
 
     def union(self, *streams: DataStream) -> DataStream:
@@ -412,7 +423,7 @@ class DataStream(StreamSettings):
 
     def partition_custom(self, partitioner: Any, key_selector: Any) -> DataStream:
         """To the subtask that a function of key and number of subtasks says."""
-        expect_function(partitioner, "partition", "a Partitioner")
+        expect_function(partitioner, "partition", "a Partitioner", 2)
         return self._partitioned(CustomPartitioner(partitioner, Keys(key_selector)))
 
     def window_all(self, window_assigner: Any) -> AllWindowedStream:
@@ -428,6 +439,8 @@ class DataStream(StreamSettings):
 
     def get_side_output(self, output_tag: OutputTag[Any]) -> DataStream:
         """What the operator sent to a side output."""
+        if not isinstance(output_tag, OutputTag):
+            raise TypeError(f"get_side_output takes an OutputTag, got {output_tag!r}")
         return DataStream(
             self._env,
             SideOutputTransformation(
@@ -614,7 +627,7 @@ class DataStream(StreamSettings):
             output_type,
             operator=operator,
             inputs=[self._stream],
-            convert=output_type.converter() if typed and output_type is not None else None,
+            convert=expect_type(output_type).converter() if typed and output_type else None,
             **settings,
         )
         return self._env.add(transformation)
@@ -771,7 +784,7 @@ class KeyedStream(DataStream):
 
     def reduce(self, func: Any) -> DataStream:
         """The reduced value of the key, after every record; in batch mode at the end only."""
-        expect_function(func, "reduce", "a ReduceFunction")
+        expect_function(func, "reduce", "a ReduceFunction", 2)
         return self._reduced("Keyed Reduce", ReduceOperator(func, self._keys), func)
 
     def _reduced(self, name: str, operator: StreamOperator, func: Any) -> DataStream:
@@ -849,7 +862,7 @@ class KeyedStream(DataStream):
 
         if not isinstance(table, SparkTable):
             raise TypeError(f"look_up takes what flinkray.spark_table(...) gives, got {table!r}")
-        expect_function(func, "look_up", "an object with look_up")
+        expect_function(func, "look_up", "an object with look_up", 2)
         rows = self._env.from_table(table).key_by(table.key_selector, self._keys.key_type)
         return looked_up(self, rows, func, table.name, output_type)
 
@@ -1215,7 +1228,7 @@ class _Windowed:
         output_type: TypeInformation | None = None,
     ) -> DataStream:
         """One value of all records; a window function is given just that one."""
-        expect_function(reduce_function, "reduce", "a ReduceFunction")
+        expect_function(reduce_function, "reduce", "a ReduceFunction", 2)
         if output_type is None and window_function is None:
             output_type = self._stream._stream.type_info
         return self._evaluated(
@@ -1533,7 +1546,7 @@ class WindowedJoin(_TwoInWindows):
     def apply(self, function: Any, output_type: TypeInformation | None = None) -> DataStream:
         """One value for each pair, by a :class:`JoinFunction` or a function of two values; at the
         last moment of the window."""
-        expect_function(function, "join", "a JoinFunction")
+        expect_function(function, "join", "a JoinFunction", 2)
         return self._apply("Join", _OfPairs(function, "join"), output_type)
 
     def columns(self, right_suffix: str = "_right") -> DataStream:
@@ -1575,7 +1588,7 @@ class WindowedCoGroup(_TwoInWindows):
     def apply(self, function: Any, output_type: TypeInformation | None = None) -> DataStream:
         """Any number of values for the two lists of each key and window, of which one may be
         empty, by a :class:`CoGroupFunction` or a function of two lists."""
-        expect_function(function, "co_group", "a CoGroupFunction")
+        expect_function(function, "co_group", "a CoGroupFunction", 2)
         return self._apply("CoGroup", _OfBoth(function, "co_group"), output_type)
 
 

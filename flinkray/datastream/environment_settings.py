@@ -8,6 +8,7 @@ import sys
 from pathlib import PurePosixPath
 from typing import TypeVar
 
+from flinkray.core.arguments import whole_number
 from flinkray.core.errors import ConfigurationError
 from flinkray.datastream.checkpoint_config import CheckpointConfig
 from flinkray.datastream.checkpointing_mode import CheckpointingMode
@@ -88,6 +89,7 @@ class EnvironmentSettings:
     def set_parallelism(self: _Self, parallelism: int) -> _Self:
         """The number of subtasks of operators that are made from now on and have no parallelism of
         their own."""
+        parallelism = whole_number(parallelism, "parallelism")
         if parallelism < 1:
             raise ValueError(f"parallelism must be at least 1, got {parallelism}")
         self._config.set_parallelism(parallelism)
@@ -113,6 +115,7 @@ class EnvironmentSettings:
         """How long small batches may wait for more records on their way between tasks, in
         milliseconds; 0: not at all, -1: until they are full. Without it, what the cluster says
         (``execution.buffer-timeout.interval``)."""
+        timeout_millis = whole_number(timeout_millis, "a buffer time-out in milliseconds")
         if timeout_millis < -1:
             raise ValueError(f"a buffer time-out must be at least -1, got {timeout_millis}")
         self._buffer_timeout = timeout_millis
@@ -124,7 +127,16 @@ class EnvironmentSettings:
         return DEFAULT_BUFFER_TIMEOUT if self._buffer_timeout is None else self._buffer_timeout
 
     def set_runtime_mode(self: _Self, execution_mode: RuntimeExecutionMode) -> _Self:
-        """Streaming (the default), batch, or batch where all sources end."""
+        """Streaming (the default), batch, or batch where all sources end.
+
+        Raises:
+            TypeError: it is no RuntimeExecutionMode.
+        """
+        if not isinstance(execution_mode, RuntimeExecutionMode):
+            raise TypeError(
+                "set_runtime_mode takes a RuntimeExecutionMode, such as "
+                f"RuntimeExecutionMode.BATCH, got {execution_mode!r}"
+            )
         self._runtime_mode = execution_mode
         return self
 
@@ -274,7 +286,13 @@ class EnvironmentSettings:
 
         Raises:
             ConfigurationError: a value is not accepted.
+            TypeError: it is no Configuration.
         """
+        if not isinstance(configuration, Configuration):
+            raise TypeError(
+                f"a Configuration is needed, got {configuration!r}: "
+                "Configuration.from_dict(…) makes one of a dictionary"
+            )
         self._configuration.add_all(configuration)
         for key, value in configuration.to_dict().items():
             self._warn_of(key, why_without_effect(key))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from flinkray.core.arguments import whole_number
 from flinkray.datastream.slot_sharing_group import SlotSharingGroup
 from flinkray.streaming.operators.operator import ChainingStrategy
 from flinkray.streaming.program.transformations import OperatorTransformation, Transformation
@@ -41,6 +42,7 @@ class OperatorSettings:
         Raises:
             ValueError: less than 1, or other than 1 where an operator cannot be parallel.
         """
+        parallelism = whole_number(parallelism, "parallelism")
         if parallelism < 1:
             raise ValueError(f"parallelism must be at least 1, got {parallelism}")
         if self._transformation.non_parallel and parallelism != 1:
@@ -85,6 +87,7 @@ class StreamSettings(OperatorSettings):
 
     def set_max_parallelism(self: _Stream, max_parallelism: int) -> _Stream:
         """The number of key groups: how far the operator can ever be scaled."""
+        max_parallelism = whole_number(max_parallelism, "max parallelism")
         if not 1 <= max_parallelism <= 1 << 15:
             raise ValueError(f"max parallelism must be 1 to 32768, got {max_parallelism}")
         self._transformation.max_parallelism = max_parallelism
@@ -98,6 +101,7 @@ class StreamSettings(OperatorSettings):
 
     def set_buffer_timeout(self: _Stream, timeout_millis: int) -> _Stream:
         """How long small batches may wait for more records; -1: until they are full."""
+        timeout_millis = whole_number(timeout_millis, "a buffer time-out in milliseconds")
         if timeout_millis < -1:
             raise ValueError(f"a buffer time-out must be at least -1, got {timeout_millis}")
         self._transformation.buffer_timeout = timeout_millis

@@ -35,7 +35,7 @@ from flinkray.streaming.program.transformations import (
     build_graph,
 )
 from flinkray.streaming.records.type_inference import type_of_schema
-from flinkray.streaming.records.typeinfo import TypeInformation
+from flinkray.streaming.records.typeinfo import TypeInformation, expect_type
 from flinkray.streaming.sinks.collect import CollectOperator
 from flinkray.streaming.sinks.result_files import ResultFilesOperator
 from flinkray.streaming.sinks.simple import CollectSink
@@ -87,6 +87,10 @@ class StreamExecutionEnvironment(StreamProgram):
         cluster: ClusterClient | None = None,
     ) -> None:
         super().__init__()
+        if cluster is not None and not hasattr(cluster, "submit"):
+            raise TypeError(
+                f"cluster is a client as flinkray.connect() returns it, got {cluster!r}"
+            )
         self._clock = clock
         self._cluster = cluster
         if configuration is not None:
@@ -111,8 +115,17 @@ class StreamExecutionEnvironment(StreamProgram):
     def from_collection(
         self, collection: Iterable[Any], type_info: TypeInformation | None = None
     ) -> DataStream:
-        """The elements of a collection, read by one subtask; a row type makes rows of tuples."""
-        convert = None if type_info is None else type_info.converter()
+        """The elements of a collection, read by one subtask; a row type makes rows of tuples.
+
+        Raises:
+            TypeError: it is a table, whose elements are not its rows.
+        """
+        if isinstance(collection, pa.Table | pa.RecordBatch) or _is_data_frame(collection):
+            raise TypeError(
+                f"from_collection takes Python values, got a {_name_of(collection)}: "
+                f"{_instead_of_table(collection)}"
+            )
+        convert = None if type_info is None else expect_type(type_info).converter()
         values = collection if convert is None else [convert(value) for value in collection]
         return self._source(
             "Source: Collection Source", CollectionSource(values), type_info, non_parallel=True
@@ -134,7 +147,12 @@ class StreamExecutionEnvironment(StreamProgram):
 
         Raises:
             ValueError: there is no batch, or no column.
+            TypeError: it is no Arrow data.
         """
+        if _is_data_frame(data):
+            raise TypeError(
+                f"from_arrow takes Arrow data, got a {_name_of(data)}: {_instead_of_table(data)}"
+            )
         if isinstance(data, pa.Table):
             table = data
         else:
@@ -319,7 +337,7 @@ class StreamExecutionEnvironment(StreamProgram):
         return self.add(
             OperatorTransformation(
                 name,
-                type_info,
+                None if type_info is None else expect_type(type_info),
                 operator=SourceOperator(source, strategy=strategy),
                 batch_operator=SourceOperator(source, strategy=strategy, progressive=False),
                 kind="Data Source",
@@ -513,6 +531,24 @@ class StreamExecutionEnvironment(StreamProgram):
 
     def close(self) -> None:
         """Nothing is kept open."""
+
+
+def _is_data_frame(data: object) -> bool:
+    """Of pandas, Spark or another library."""
+    return type(data).__name__ == "DataFrame"
+
+
+def _name_of(data: object) -> str:
+    return f"{type(data).__module__.partition('.')[0]} {type(data).__name__}"
+
+
+def _instead_of_table(data: object) -> str:
+    library = type(data).__module__.partition(".")[0]
+    if library == "pandas":
+        return "env.from_arrow(pyarrow.Table.from_pandas(data)) reads its rows"
+    if library == "pyspark":
+        return "env.from_spark(function), with a function that returns it, reads its rows"
+    return "env.from_arrow(…) reads the rows of Arrow tables"
 
 
 def _warn_of_sinks_that_show_nothing(graph: StreamGraph) -> None:

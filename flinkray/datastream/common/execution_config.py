@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from flinkray.core.arguments import whole_number
 from flinkray.core.durations import Duration, Time, milliseconds
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.job_options import TASK_CANCELLATION_INTERVAL, TASK_CANCELLATION_TIMEOUT
@@ -71,6 +72,7 @@ class ExecutionConfig:
 
     def set_max_parallelism(self, max_parallelism: int) -> ExecutionConfig:
         """The number of key groups."""
+        max_parallelism = whole_number(max_parallelism, "max parallelism")
         if not 1 <= max_parallelism <= MAX_PARALLELISM:
             raise ValueError(
                 f"max parallelism must be 1 to {MAX_PARALLELISM}, got {max_parallelism}"

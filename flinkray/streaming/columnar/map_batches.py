@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -75,9 +75,15 @@ def batches_of(result: Any) -> Iterable[pa.RecordBatch]:
         return (without_views(result),)
     if isinstance(result, pa.Table):
         return without_views(result).combine_chunks().to_batches()  # type: ignore[no-any-return]
-    if isinstance(result, Iterable):
+    if isinstance(result, list | tuple | Iterator):
         return (batch for part in result for batch in batches_of(part))
     raise StreamError(
         "a map_batches function returns an Arrow RecordBatch, a Table, several, or None; got "
-        f"{type(result).__name__}"
+        f"{type(result).__name__}{_WAYS_OUT.get(type(result).__name__, '')}"
     )
+
+
+_WAYS_OUT = {
+    "DataFrame": ": pyarrow.RecordBatch.from_pandas(frame) makes one of it",
+    "dict": ": pyarrow.record_batch(columns) makes one of it",
+}

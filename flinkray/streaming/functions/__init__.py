@@ -8,5 +8,6 @@ __all__ = [
     "metrics",
     "output_tag",
     "runtime_context",
+    "signatures",
     "window_functions",
 ]

@@ -13,6 +13,7 @@ from flinkray.state.keys import KEY_KINDS, KeyHash, KeyKind, stable_hash
 from flinkray.streaming.errors import Reading, StreamError
 from flinkray.streaming.functions.coroutines import refuse_coroutines
 from flinkray.streaming.functions.functions import Function
+from flinkray.streaming.functions.signatures import refuse_signatures
 from flinkray.streaming.records.elements import Block, Columns
 from flinkray.streaming.records.typeinfo import TypeInformation, Types
 
@@ -41,6 +42,7 @@ class Keys:
                     f"got {selector!r}"
                 )
             refuse_coroutines(selector, "get_key")
+            refuse_signatures(selector, "get_key")
             self._of = of
         self.selector = selector
         self.key_type = key_type

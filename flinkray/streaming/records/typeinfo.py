@@ -69,6 +69,19 @@ class TypeInformation:
         return self._name
 
 
+def expect_type(given: Any) -> TypeInformation:
+    """
+    Raises:
+        TypeError: it is no type, as ``int`` is none, nor ``Types.INT`` without brackets.
+    """
+    if isinstance(given, TypeInformation):
+        return given
+    name = getattr(given, "__name__", "")
+    is_not_called = given is not None and getattr(Types, name, None) is given
+    text = f"Types.{name}: write Types.{name}()" if is_not_called else repr(given)
+    raise TypeError(f"a type is needed, such as Types.STRING(), got {text}")
+
+
 _JAVA_TEXTS: dict[str, tuple[type, Callable[[Any], str]]] = {
     "Float": (numbers.Real, java_float),
     "Double": (numbers.Real, java_double),
@@ -165,7 +178,7 @@ class PickledBytesTypeInfo(TypeInformation):
 class _Composite(TypeInformation):
     def __init__(self, name: str, field_types: Sequence[TypeInformation]) -> None:
         super().__init__(name)
-        self.field_types = list(field_types)
+        self.field_types = [expect_type(field) for field in field_types]
 
     def get_field_types(self) -> list[TypeInformation]:
         return list(self.field_types)
@@ -293,7 +306,7 @@ class ListTypeInfo(TypeInformation):
 
     def __init__(self, element_type: TypeInformation) -> None:
         super().__init__(type(self).__name__)
-        self.element_type = element_type
+        self.element_type = expect_type(element_type)
 
     def converter(self) -> Convert | None:
         convert = self.element_type.converter()
@@ -334,8 +347,8 @@ class MapTypeInfo(TypeInformation):
 
     def __init__(self, key_type: TypeInformation, value_type: TypeInformation) -> None:
         super().__init__("MapTypeInfo")
-        self.key_type = key_type
-        self.value_type = value_type
+        self.key_type = expect_type(key_type)
+        self.value_type = expect_type(value_type)
 
     def converter(self) -> Convert | None:
         of_key, of_value = self.key_type.converter(), self.value_type.converter()

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from flinkray.core.arguments import whole_number
 from flinkray.core.clock import Clock
 from flinkray.core.values import own_all
 from flinkray.streaming.errors import StreamError, text_of
@@ -102,6 +103,8 @@ class NumberSequenceSource(_SlicedSource):
     """The integers from *start* to *end*, both included, in order within each subtask."""
 
     def __init__(self, start: int, end: int) -> None:
+        start = whole_number(start, "the start of a number sequence")
+        end = whole_number(end, "the end of a number sequence")
         if end < start:
             raise ValueError(f"a number sequence runs upwards, got {start} to {end}")
         super().__init__(end - start + 1)

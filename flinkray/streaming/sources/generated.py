@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from flinkray.core.arguments import whole_number
 from flinkray.core.clock import Clock
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.functions.coroutines import refuse_coroutines
@@ -44,6 +45,7 @@ class DataGeneratorSource(Source[Slice]):
         count: int,
         records_per_second: float | None = None,
     ) -> None:
+        count = whole_number(count, "the count of records")
         if count < 0 or (records_per_second is not None and records_per_second <= 0):
             raise StreamError("count must not be negative, and records_per_second be positive")
         refuse_coroutines(generate)

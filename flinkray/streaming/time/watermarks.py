@@ -129,7 +129,10 @@ class WatermarkStrategy:
         max_out_of_orderness: Duration | Time | timedelta | int,
     ) -> WatermarkStrategy:
         """No record is older than the latest one by more than that."""
-        return WatermarkStrategy(_Bounded(milliseconds(max_out_of_orderness)))
+        delay = milliseconds(max_out_of_orderness)
+        if delay < 0:
+            raise ValueError(f"a bound of out-of-orderness must not be negative, got {delay} ms")
+        return WatermarkStrategy(_Bounded(delay))
 
     @staticmethod
     def no_watermarks() -> WatermarkStrategy:

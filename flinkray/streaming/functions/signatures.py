@@ -1,0 +1,71 @@
+"""Functions take what operators call them with."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+_FIRST = "runtime_context"
+
+
+def refuse_signatures(function: Any, method: str = "", values: int = 1) -> None:
+    """
+    Args:
+        function: a plain function, or an object with methods that operators call.
+        method: the name of one that it may have without deriving from a class of flinkray.
+        values: with how many that, or a plain function, is called.
+
+    Raises:
+        TypeError: what would be called takes other arguments.
+    """
+    for call, names in _calls(function, method, values):
+        try:
+            signature = inspect.signature(call)
+        except (TypeError, ValueError):  # one of C, which does not tell
+            continue
+        try:
+            signature.bind(*names)
+        except TypeError as error:
+            name = getattr(call, "__qualname__", repr(call)).rpartition("<locals>.")[2]
+            takes = ", ".join(signature.parameters)
+            raise TypeError(f"{name}({takes}) is called with {_text(names)}: {error}") from None
+
+
+def _text(names: tuple[str, ...]) -> str:
+    if names == ("",):
+        return "a single value, which may be a tuple"
+    count = "a single value" if len(names) == 1 else f"{len(names)} values"
+    return f"{count}, {' and '.join(names)}" if all(names) and names else count
+
+
+def _calls(function: Any, method: str, values: int) -> Iterator[tuple[Any, tuple[str, ...]]]:
+    """What is called, and the names of what it is called with, as far as they have any."""
+    declared = dict(_declared(type(function)))
+    for name, names in declared.items():
+        yield getattr(function, name), names
+    if declared:
+        return
+    named = getattr(function, method, None) if method else None
+    if named is None:
+        yield function, ("",) * values
+        return
+    yield named, ("",) * values
+    begin = getattr(function, "open", None)
+    if begin is not None and not isinstance(function, type):
+        yield begin, (_FIRST,)
+
+
+def _declared(kind: type) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The methods that classes of flinkray declare and *kind* has made its own, with the names of
+    their arguments."""
+    for base in reversed(kind.__mro__):
+        if base.__module__.partition(".")[0] != "flinkray":
+            continue
+        for name, declared in vars(base).items():
+            if name.startswith("_") or not inspect.isfunction(declared):
+                continue
+            if getattr(kind, name, None) is not declared:
+                _, *parameters = inspect.signature(declared).parameters.values()
+                if all(one.kind is one.POSITIONAL_OR_KEYWORD for one in parameters):
+                    yield name, tuple(one.name for one in parameters)
