@@ -184,7 +184,8 @@ def _execute(arguments: Sequence[str], settings: Settings) -> int:
             traceback.print_exc()
             if error.remote_traceback:
                 note(error.remote_traceback)
-        note(f"error: {_one_line(error)}")
+        place = "" if settings.place is None else f" ({settings.place})"
+        note(f"error: {_one_line(error)}{place}")
         return _exit_code(error)
     except OSError as error:
         if settings.verbose or "run" in arguments[:1]:

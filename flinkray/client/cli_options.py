@@ -160,7 +160,7 @@ def connect(
 ) -> AbstractContextManager[ClusterClient]:
     """A client, in the way that the settings of the present command line say."""
     configuration = configuration or Configuration()
-    settings = _settings_of_command()
+    settings = settings_of_command()
     if settings.connect is not None:
         return settings.connect(address, cluster_id, configuration)
     return flinkray.connect(address, cluster_id=cluster_id, configuration=configuration)
@@ -169,7 +169,7 @@ def connect(
 def connected(address: str | None, cluster_id: str) -> AbstractContextManager[ClusterClient]:
     """A client of a cluster that runs already, for a command that runs no program of users."""
     address = running(address)
-    settings = _settings_of_command()
+    settings = settings_of_command()
     if settings.connect is not None or not settings.process_ends:
         return connect(address, cluster_id)
     from flinkray.client.connect import connect_until_the_end
@@ -178,7 +178,7 @@ def connected(address: str | None, cluster_id: str) -> AbstractContextManager[Cl
     return connect_until_the_end(address, cluster_id, Configuration())
 
 
-def _settings_of_command() -> Settings:
+def settings_of_command() -> Settings:
     return click.get_current_context().find_object(Settings) or Settings()
 
 

@@ -13,12 +13,19 @@ from click.core import ParameterSource
 
 from flinkray.client import cli_output
 from flinkray.client.attached_run import LeftRunning, ProgressDisplay, run_attached
-from flinkray.client.cli_options import common, connect, cores, pairs, settings
+from flinkray.client.cli_options import (
+    common,
+    connect,
+    cores,
+    pairs,
+    settings,
+    settings_of_command,
+)
 from flinkray.client.cli_settings import FAILED, INTERRUPTED, note
 from flinkray.client.pipeline_loader import load_pipeline
 from flinkray.client.savepoint_locations import absolute_location
 from flinkray.core.config import Configuration
-from flinkray.core.errors import JobExecutionError
+from flinkray.core.errors import FlinkRayError, JobExecutionError
 from flinkray.core.job_options import (
     RESTART_FIXED_DELAY_ATTEMPTS,
     RESTART_FIXED_DELAY_DELAY,
@@ -287,9 +294,16 @@ def _run_program(
     configuration: Configuration,
     of_program: Mapping[str, str],
 ) -> int:
-    from flinkray.client.program import check_program, run_program
+    from flinkray.client.program import (
+        check_program,
+        place_in_program,
+        run_program,
+        show_as_a_program_does,
+    )
 
     check_program(path)
+    if settings_of_command().process_ends:
+        sys.excepthook = show_as_a_program_does
     of_job = {**configuration.of_job(), **of_program}
     address = _address_to_run_at(address)
     if address == "local":
@@ -303,8 +317,12 @@ def _run_program(
         except JobExecutionError as error:
             if "\n" not in str(error):
                 raise
-            note(f"error: {error}")  # lines of a traceback stay lines
+            lines = str(error).splitlines()  # those of a traceback stay lines
+            note(f"error: {chr(10).join(map(cli_output.printable, lines))}")
             return FAILED
+        except FlinkRayError as error:
+            settings_of_command().place = place_in_program(error, path)
+            raise
     return 0
 
 

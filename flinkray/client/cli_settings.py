@@ -30,6 +30,8 @@ class Settings:
     """In place of :func:`flinkray.connect`."""
     process_ends: bool = False
     """With the command line."""
+    place: str | None = None
+    """The line of a program whose call was refused."""
     ray_is_left_at_the_end: bool = False
     """The process has joined Ray, and is to leave it by ending, in no other way."""
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import TracebackType
 
 from flinkray.client.attached_run import Progress
 from flinkray.client.cluster_client import ClusterClient
 from flinkray.client.pipeline_loader import PipelineNotFoundError
 from flinkray.streaming.program.execution_target import ExecutionTarget, running_at
+
+_MOST_NAMED = 5
+"""Operators that are told of."""
 
 
 def check_program(path: str) -> None:
@@ -28,16 +34,53 @@ def run_program(
     progress: Progress,
     configuration: Mapping[str, str] | None = None,
 ) -> None:
-    """Execute the script; what it calls ``execute`` on runs on the cluster.
+    """Execute the script; what it calls ``execute`` on runs on the cluster.  If it comes to its end
+    and has not executed what it has built, *progress* tells.
 
     It can import what lies beside it.  Raises whatever it raises, SystemExit included.
     """
+    target = ExecutionTarget(client, parallelism, progress, configuration or {})
     argv, folder = sys.argv, str(Path(path).resolve().parent)
     sys.argv = [path, *arguments]
     sys.path.insert(0, folder)
     try:
-        with running_at(ExecutionTarget(client, parallelism, progress, configuration or {})):
+        with running_at(target):
             runpy.run_path(path, run_name="__main__")
+            _tell_of_what_did_not_run(target, path, progress)
     finally:
         sys.argv = argv
         sys.path.remove(folder)
+
+
+def _tell_of_what_did_not_run(target: ExecutionTarget, path: str, progress: Progress) -> None:
+    for env in target.environments:
+        names = [one.name for one in env.to_be_executed]
+        if len(names) > _MOST_NAMED:
+            names[_MOST_NAMED:] = [f"{len(names) - _MOST_NAMED} more"]
+        if names:
+            progress.message(
+                f"{os.path.basename(path)} has ended and never ran {', '.join(names)}: streams run "
+                "when env.execute() is called, or stream.execute_and_collect()"
+            )
+
+
+def place_in_program(error: BaseException, path: str) -> str | None:
+    """The line of the program that it came through last; None: it came through none."""
+    lines = [step for step in traceback.extract_tb(error.__traceback__) if step.filename == path]
+    return f"{os.path.basename(path)}, line {lines[-1].lineno}" if lines else None
+
+
+def show_as_a_program_does(
+    kind: type[BaseException], error: BaseException, frames: TracebackType | None
+) -> None:
+    """A ``sys.excepthook``: what a program raises is shown without the frames of who runs it, as
+    under ``python``."""
+    runs = run_program.__code__
+    step = frames
+    while step is not None and step.tb_frame.f_code is not runs:
+        step = step.tb_next
+    if step is not None:
+        frames = step.tb_next
+        while frames is not None and frames.tb_frame.f_globals.get("__name__") == runpy.__name__:
+            frames = frames.tb_next
+    sys.__excepthook__(kind, error.with_traceback(frames), frames)

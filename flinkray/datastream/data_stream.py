@@ -203,6 +203,11 @@ class StreamProgram(EnvironmentSettings, ABC):
             "program, and functions run in others"
         )
 
+    @property
+    def to_be_executed(self) -> tuple[Transformation, ...]:
+        """The operators that the next execution runs."""
+        return tuple(self._transformations)
+
     def add_spark_stage(self, stage: JobVertex) -> None:
         """For sources that read it, or sinks that hand epochs over to it."""
         self._spark_stages[stage.vertex_id] = stage

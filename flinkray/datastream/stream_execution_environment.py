@@ -105,6 +105,8 @@ class StreamExecutionEnvironment(StreamProgram):
         this process."""
         target = execution_target()
         env = StreamExecutionEnvironment(cluster=cluster or target.cluster)
+        if target.cluster is not None:
+            target.environments.append(env)
         if target.parallelism is not None:
             env.set_parallelism(target.parallelism)
         env.configure(Configuration.from_dict(target.configuration))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 
 from flinkray.client.cli import execute
 from flinkray.client.cli_settings import BAD_INPUT, FAILED, Connect
+from flinkray.client.program import show_as_a_program_does
 from flinkray.datastream import StreamExecutionEnvironment
 from flinkray.streaming.program.execution_target import execution_target
 from flinkray.testing.threaded_cluster import ThreadedCluster, threaded_cluster
@@ -230,3 +233,78 @@ def test_a_wrong_line_is_refused(
 ) -> None:
     assert execute(line) == BAD_INPUT
     assert text in capsys.readouterr().err
+
+
+BUILT_ONLY = """
+from flinkray.datastream import StreamExecutionEnvironment
+
+env = StreamExecutionEnvironment.get_execution_environment()
+env.from_sequence(1, 3).map(lambda n: n).print()
+{last}
+"""
+
+
+def test_a_program_that_executes_nothing_of_what_it_builds_is_told_so(
+    cluster: ThreadedCluster, program: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program.write_text(BUILT_ONLY.format(last=""))
+    assert execute(["run", "--python", str(program)], connect=given(cluster)) == 0
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "program.py has ended and never ran Source: Number Sequence Source, Map, Sink: Print to "
+        "Std. Out: streams run when env.execute() is called, or stream.execute_and_collect()"
+    )
+
+
+def test_a_program_that_executes_what_it_builds_is_told_nothing_of_the_kind(
+    cluster: ThreadedCluster, program: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program.write_text(BUILT_ONLY.format(last="env.execute()"))
+    assert execute(["run", "--python", str(program)], connect=given(cluster)) == 0
+    assert "never ran" not in capsys.readouterr().err
+
+
+RAISED = """def divide(number):
+    return 1 / number
+
+
+try:
+    divide(0)
+except ZeroDivisionError as error:
+    raise ValueError("what python shows") from error
+"""
+
+
+@pytest.mark.parametrize("text", [RAISED, "x = (\n", "import nothing_at_all\n"])
+def test_what_a_program_raises_is_shown_as_under_python(
+    cluster: ThreadedCluster, program: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program.write_text(text)
+    with pytest.raises((ValueError, SyntaxError, ImportError)) as raised:
+        execute(["run", "--python", str(program)], connect=given(cluster))
+    capsys.readouterr()
+    show_as_a_program_does(raised.type, raised.value, raised.tb)
+    shown = capsys.readouterr().err
+    under_python = subprocess.run([sys.executable, str(program)], capture_output=True, text=True)
+    assert shown == under_python.stderr
+
+
+def test_a_call_that_is_refused_is_told_with_its_line(
+    cluster: ThreadedCluster, program: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program.write_text(BUILT_ONLY.format(last="env.from_sequence(1, 3).key_by(0)"))
+    assert execute(["run", "--python", str(program)], connect=given(cluster)) == FAILED
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "error: key_by takes a function, a KeySelector or the name of a field, got 0 "
+        "(program.py, line 6)"
+    )
+
+
+def test_a_failure_tells_the_terminal_nothing_but_its_words(
+    cluster: ThreadedCluster, program: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fails = "def fail(n): raise ValueError('\\x1b[2J')\nenv.from_sequence(1, 1).map(fail).print()"
+    program.write_text(BUILT_ONLY.format(last=f"{fails}\nenv.execute()"))
+    assert execute(["run", "--python", str(program)], connect=given(cluster)) == FAILED
+    error = capsys.readouterr().err
+    assert "\x1b" not in error
+    assert "ValueError: \\x1b[2J" in error.splitlines()

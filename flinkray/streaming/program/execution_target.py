@@ -20,6 +20,8 @@ class ExecutionTarget:
     """Where that of its jobs is shown; None: in the log."""
     configuration: Mapping[str, str] = field(default_factory=dict)
     """Of its jobs, where the program sets nothing else."""
+    environments: list[Any] = field(default_factory=list)
+    """Those that the program has made."""
 
 
 _present = ExecutionTarget()
