@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import grpc
 import ray
-from ray._private import services
+from ray._private import services, worker
 from ray._private.grpc_utils import init_grpc_channel
 from ray._private.ray_constants import GLOBAL_GRPC_OPTIONS
 from ray._raylet import (  # type: ignore[attr-defined]
@@ -171,6 +171,8 @@ def start_local_ray(namespace: str, options: Mapping[str, object]) -> RayRuntime
         **options,
     }
 
+    show_messages_on_standard_error()
+
     def start() -> Any:
         return ray.init(
             address="local",
@@ -187,6 +189,20 @@ def start_local_ray(namespace: str, options: Mapping[str, object]) -> RayRuntime
             f"is in {_logs_of_ray()}; to look at it alone: ray start --head"
         ) from error
     return _runtime(context, was_entered=True)
+
+
+def show_messages_on_standard_error() -> None:
+    """What Ray tells a driver of its nodes goes to standard output, between the program's results,
+    whatever ``log_to_driver`` says."""
+    show = worker.print_to_stdstream
+    if getattr(show, "shows_on_standard_error", False):
+        return
+
+    def on_standard_error(data: dict[str, Any], *arguments: Any, **options: Any) -> None:
+        show({**data, "is_err": True}, *arguments, **options)
+
+    on_standard_error.shows_on_standard_error = True  # type: ignore[attr-defined]
+    worker.print_to_stdstream = on_standard_error
 
 
 def in_time(start: Callable[[], T], clear_away: Callable[[], None] = ray.shutdown) -> T:
@@ -249,6 +265,7 @@ def join_ray(address: str, namespace: str) -> RayRuntime:
     else:
         _check_reachable(address)
     _check_answers(address)
+    show_messages_on_standard_error()
     try:
         context = ray.init(
             address=address,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from ray._private import worker
 
 from flinkray.client.ray_runtime import (
     RAY_AUTH_MODE,
@@ -10,6 +11,7 @@ from flinkray.client.ray_runtime import (
     _words_of,
     advice,
     in_time,
+    show_messages_on_standard_error,
     start_local_ray,
 )
 
@@ -108,3 +110,17 @@ def test_a_ray_that_takes_too_long_to_start_is_started_again() -> None:
     with pytest.raises(ValueError, match="no such argument"):
         in_time(start, clear_away)
     assert starts == ["never"]
+
+
+def test_what_ray_tells_of_its_nodes_is_no_result_of_a_program(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As ``listen_error_messages`` of Ray's drivers passes it on."""
+    monkeypatch.setattr(worker, "print_to_stdstream", worker.print_to_stdstream)
+    for _ in range(2):
+        show_messages_on_standard_error()
+    message = {"lines": ["WARNING: 8 workers have been started"], "pid": "raylet", "is_err": False}
+    worker.print_to_stdstream(message, ignore_prefix=False)
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("WARNING: 8 workers have been started") == 1
