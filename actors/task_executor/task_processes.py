@@ -345,7 +345,7 @@ class TaskProcesses:
     def _began(self, place: TaskProcessPlace, process: StartedProcess) -> None:
         place.process, place.request = process, None
         place.watch = self._endpoint.watch(
-            process.gateway, lambda reason: self._died(place, f"{place} died: {reason}")
+            process.gateway, lambda reason: self._died(place, _death_of(place, reason))
         )
         self._watch_end(place, process.host)
         self._heartbeats.monitor(
@@ -361,7 +361,7 @@ class TaskProcesses:
     def _watch_end(self, place: TaskProcessPlace, host: TaskProcessHost | None) -> None:
         if host is None:
             return
-        cause = f"{place} died: there is no process {host.pid} any more"
+        cause = _death_of(place, f"there is no process {host.pid} any more")
 
         def ended() -> None:
             # the other watch knows more of the cause, if it gets to know of the end
@@ -396,3 +396,8 @@ class TaskProcesses:
             self._pool.withdraw(place.request)
         del self._places[place.number, place.job_id]
         self._fill()
+
+
+def _death_of(place: TaskProcessPlace, reason: str) -> str:
+    """Why, as after a crash in native code, is said nowhere but in what the process has written."""
+    return f"{place} died: {reason}. Its last words: flinkray logs {place.job_id}"

@@ -1,0 +1,28 @@
+"""What is told of a task process that has died; the processes only record."""
+
+from __future__ import annotations
+
+import asyncio
+
+from flinkray.actors.gateways.task_reports import TaskReport
+from flinkray.scheduler.shared.tasks import TaskExecutionState
+from flinkray.testing.virtual_time import on_virtual_time
+from tests.actors.task_executor_under_test import JOB
+from tests.actors.task_process_doubles import TasksInDoubles, doubles
+
+
+@on_virtual_time
+async def test_tasks_fail_with_the_way_to_the_last_words_of_their_process() -> None:
+    """Only there a crash in native code is told."""
+    (process,) = doubles(1)
+    reported: list[TaskReport] = []
+    executor = TasksInDoubles(slots_per_process=4, on_reports=reported.extend)
+    await executor.run_four()
+    await process.endpoint.close()
+    await asyncio.sleep(60)
+    failures = {one.failure for one in reported if isinstance(one, TaskExecutionState)}
+    (failure,) = failures
+    assert failure is not None
+    assert failure.startswith("the task process ")
+    assert " died: " in failure
+    assert failure.endswith(f". Its last words: flinkray logs {JOB}")
