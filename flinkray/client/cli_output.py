@@ -120,7 +120,8 @@ def _checkpoints(
     if overview.in_progress:
         counts.append(f"{overview.in_progress} in progress")
     if overview.restored:
-        counts.append(f"restored {overview.restored} times, last from {overview.latest_restored}")
+        often = "once" if overview.restored == 1 else f"{overview.restored} times, last"
+        counts.append(f"restored {often} from {overview.latest_restored}")
     lines = [f"checkpoints {', '.join(counts)}"]
     latest, savepoint, failed = (
         overview.latest_completed,

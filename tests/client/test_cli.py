@@ -865,6 +865,8 @@ def test_details_show_how_checkpoints_go() -> None:
         f"  failed    7 at {at}: checkpoint 7: no room",
     ):
         assert line in text.splitlines()
+    once = replace(_DETAILS, checkpoints=replace(told, restored=1))
+    assert ", restored once from 4\n" in cli_output.job_details(once, now=75.0)
     long = [
         line.split() for line in cli_output.job_details(details, 75.0, verbose=True).splitlines()
     ]
