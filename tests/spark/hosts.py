@@ -26,6 +26,7 @@ from flinkray.spark.gateway import ExecutorLaunch, ExecutorSlot, SparkStageDescr
 from flinkray.spark.processes import (
     end_leftovers,
     leftover_processes,
+    remove_scratch,
     stage_name,
 )
 from flinkray.spark.ray_cluster import current_ray_context, ray_executor_actors
@@ -314,6 +315,17 @@ class HostedStage:
 
     def stop(self) -> None:
         ray.get(self.actor.stop.remote())
+
+    def free_slots(self) -> None:
+        """Of the stage, which is over, nothing goes on in them, and their TaskExecutors clean up:
+        on the standalone host these may have been about to start another executor."""
+        for index in self.holders:
+            holder = psutil.Process(ray.get(self.holders[index].pid.remote()))
+            holder.kill()
+            holder.wait(30)
+        end_leftovers(self.job_id)
+        if self.holders:
+            remove_scratch(self._session_directory, self.job_id)
 
 
 class Launcher:

@@ -375,7 +375,7 @@ def test_a_stop_while_executors_start_leaves_nothing(
     stage.stop()
 
     wait_until(lambda: not any(a.is_alive for a in ray_executor_actors(stage.namespace).values()))
-    end_leftovers(stage.job_id)
+    stage.free_slots()
     assert stage.files_left() == []
     assert ray.get(stage.actor.outcomes_so_far.remote()) == []
 
