@@ -17,6 +17,7 @@ from flinkray.core.ids import (
     ResourceID,
     WorkerGroupId,
 )
+from flinkray.core.resources import ResourceProfile
 from flinkray.rpc import RegistrationFailure, RegistrationRejection
 from flinkray.scheduler.graph.job_graph import FixedDelayRestart, NoRestart
 from flinkray.scheduler.reports.job_info import JobResult
@@ -145,6 +146,26 @@ async def test_slot_pool_that_does_not_hear_what_it_has_is_told_nothing_else(
 
     await until_executing(cluster, job_id)
     assert len(cluster.workers.starts) == 2
+
+
+@on_cluster(NODE)
+async def test_slot_pool_that_does_not_hear_of_a_shortage_is_followed_by_one_that_does(
+    cluster: ChaosCluster,
+) -> None:
+    """SM-14: the ResourceManager tells of it once, and the job waited until its requests timed
+    out."""
+    too_large = ResourceProfile(64, 2**30)
+    job = scripted_job(RUNS, profile=too_large, restart_strategy=NoRestart())
+    start_slowly(cluster, "SlotPool", 5.0)
+    with losing(cluster, "notify_not_enough_resources", 2) as lost:  # first the JobMaster hears
+        job_id = await cluster.submit(job)
+        await eventually(lambda: lost, 20, "a shortage that the pool does not hear of")
+        cluster.crash("SlotPool")
+    result = await asyncio.wait_for(cluster.result(job_id), 60)
+
+    assert result.status is JobStatus.FAILED
+    assert [name.partition("-")[0] for name in lost] == ["JobMaster"]
+    assert starts_of(cluster, "SlotPool") == 2
 
 
 @on_cluster(NODE)

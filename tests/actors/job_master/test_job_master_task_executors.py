@@ -17,7 +17,7 @@ from flinkray.client.python_job import PythonJobBuilder
 from flinkray.core.errors import RpcTimeoutError
 from flinkray.core.ids import AllocationID, FencingToken, JobID, ResourceID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
-from flinkray.rpc import LocalRpcService, RegistrationRejection
+from flinkray.rpc import LocalRpcService, RegistrationFailure, RegistrationRejection
 from flinkray.scheduler.graph.job_graph import JobGraph
 from flinkray.scheduler.shared.slots import AllocatedSlot, SlotOffer, WorkerLocation
 from flinkray.scheduler.shared.taking_over import TaskExecutorReport
@@ -169,6 +169,17 @@ async def test_registration_for_another_job_is_rejected(tmp_path: Path) -> None:
         report = TaskExecutorReport(around.location, (), ())
         answer = await around.master.register_task_executor(number(JobID, 9), report)
         assert isinstance(answer, RegistrationRejection)
+
+
+@on_virtual_time
+async def test_registration_from_where_nobody_is_fails(tmp_path: Path) -> None:
+    """TM-17: it may be tried again."""
+    async with MiniCluster(str(tmp_path), TINY_NODE) as cluster:
+        around = await Surroundings.begin(cluster)
+        nowhere = replace(around.location, address="nobody/taskexecutor")
+        report = TaskExecutorReport(nowhere, (), ())
+        answer = await around.master.register_task_executor(around.job_id, report)
+        assert isinstance(answer, RegistrationFailure)
 
 
 @on_virtual_time

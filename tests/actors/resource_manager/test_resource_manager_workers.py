@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from flinkray.actors.gateways import JobMasterGateway
+from flinkray.actors.gateways import JobMasterGateway, TaskExecutorGateway
+from flinkray.actors.gateways.messages import SlotAnswer, WantedSlot
 from flinkray.actors.gateways.task_executor_arguments import TaskExecutorArguments
 from flinkray.actors.resource_manager.driver import WorkerGroupRequest
 from flinkray.actors.resource_manager.endpoint import ResourceManager
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.shared.leadership import Leadership
 from flinkray.actors.task_executor.endpoint import TaskExecutor, create_task_executor
+from flinkray.actors.task_executor.host import TaskExecutorHost
 from flinkray.core.errors import FlinkRayError
-from flinkray.core.ids import JobID, ResourceID, WorkerGroupId
+from flinkray.core.ids import JobID, ResourceID, SlotID, WorkerGroupId
 from flinkray.core.resources import ResourceProfile
-from flinkray.rpc import LocalRpcService, RpcService
+from flinkray.rpc import (
+    LocalRpcService,
+    RegistrationFailure,
+    RegistrationRejection,
+    RpcService,
+)
 from flinkray.scheduler.resources.slot_manager_actions import StartTaskExecutor
 from flinkray.scheduler.shared.slots import WorkerGroupOwner
 from flinkray.testing.local_workers import LocalResourceManagerDriver
@@ -28,6 +36,7 @@ from tests.actors.resource_cluster import (
     RM_TOKEN,
     Job,
     ResourceCluster,
+    Worker,
     number,
 )
 
@@ -110,6 +119,81 @@ async def test_releasing_an_ended_job_answers_when_its_resources_are_back(tmp_pa
     assert not [name for name in cluster.network.services if name.startswith("TaskExecutor")]
     await manager.release_job(job.job_id, DISPATCHER, "again")
     assert (await manager.request_resource_overview()).task_executors == ()
+
+
+class StubbornTaskExecutor(TaskExecutor):
+    """Does not end by itself."""
+
+    async def on_stop(self) -> None:
+        await asyncio.sleep(1000)
+
+
+async def create_stubborn_task_executor(
+    rpc_service: RpcService, arguments: TaskExecutorArguments
+) -> TaskExecutor:
+    services = ClusterServices.create(rpc_service, arguments.cluster)
+    host = TaskExecutorHost.find(arguments.node)
+    return StubbornTaskExecutor(rpc_service, services, arguments, host, {})
+
+
+@on_virtual_time
+async def test_a_group_whose_task_executor_does_not_end_is_removed_with_it(tmp_path: Path) -> None:
+    """After 5 s."""
+    cluster = ResourceCluster(tmp_path, ONE_CPU)
+    cluster.workers.factory = f"{__name__}:create_stubborn_task_executor"
+    manager = await cluster.start_resource_manager()
+    job = await running_job(cluster, 1, 1)
+    releasing = asyncio.ensure_future(manager.release_job(job.job_id, DISPATCHER, "FINISHED"))
+    await asyncio.sleep(4)
+    assert used(cluster) == [ONE_CPU]
+    await asyncio.sleep(2)
+    assert used(cluster) == [NOTHING]
+    await releasing
+
+
+@on_virtual_time
+async def test_a_job_that_is_released_right_after_it_has_declared_gets_nothing(
+    tmp_path: Path,
+) -> None:
+    """SM-16: what it has declared was to be looked at a little later."""
+    cluster = ResourceCluster(tmp_path, TWO_CPUS)
+    manager = await cluster.start_resource_manager()
+    job = cluster.job(1)
+    await job.register()
+    await job.declare(2)
+    await manager.release_job(job.job_id, DISPATCHER, "CANCELED")
+    await asyncio.sleep(1)
+    assert cluster.workers.created_groups == []
+
+
+@on_virtual_time
+async def test_a_slot_that_is_given_back_is_not_asked_for_again_by_what_was_required_before(
+    tmp_path: Path,
+) -> None:
+    """SM-16: the job has declared a moment before that it needs none."""
+    cluster = ResourceCluster(tmp_path)
+    group = cluster.workers.create(WorkerGroupRequest(None, (ONE_CPU,)))
+    worker = Worker(cluster, "te")
+    cluster.workers.started(group.group_id, 0, worker.resource_id)
+    manager = await cluster.start_resource_manager()
+
+    def given(wanted: tuple[WantedSlot, ...], *_: object) -> tuple[SlotAnswer, ...]:
+        return tuple(SlotAnswer(SlotID(worker.resource_id, one.slot_index)) for one in wanted)
+
+    worker.executor.on(TaskExecutorGateway.request_slots).calling(given)
+    worker.location = replace(worker.location, worker_group=group.group_id)
+    worker.registration = replace(worker.registration, location=worker.location)
+    instance_id = await worker.register(manager)
+    job = cluster.job(1)
+    await job.register()
+    await job.declare(1, dedicated=False)
+    ((one,), *_) = await worker.executor.wait_for(TaskExecutorGateway.request_slots)
+    await asyncio.sleep(1)
+    await job.declare(0)
+    slot_id = SlotID(worker.resource_id, one.slot_index)
+    await manager.notify_slot_available(instance_id, slot_id, one.allocation_id)
+    await asyncio.sleep(1)
+    assert len(worker.executor.calls_of(TaskExecutorGateway.request_slots)) == 1
 
 
 @on_virtual_time
@@ -467,7 +551,7 @@ class SlowProvider(LocalResourceManagerDriver):
 
 @on_virtual_time
 async def test_what_is_declared_while_the_cluster_shuts_down_starts_nothing(tmp_path: Path) -> None:
-    """Nobody would release it."""
+    """Nobody would release it.  Who registers is turned away."""
     cluster = ResourceCluster(tmp_path, FOUR_CPUS)
     service = LocalRpcService("ResourceManager", cluster.network)
     services = ClusterServices.create(service, cluster.arguments)
@@ -479,6 +563,10 @@ async def test_what_is_declared_while_the_cluster_shuts_down_starts_nothing(tmp_
     shutting_down = asyncio.ensure_future(manager.shut_down(DISPATCHER))
     await asyncio.sleep(0.1)
     await job.declare(2)
+    late = Worker(cluster, "late")
+    answer = await manager.register_task_executor(late.registration)
+    assert isinstance(answer, RegistrationRejection)
+    assert isinstance(await cluster.job(2).try_to_register(), RegistrationFailure)
     await shutting_down
     await asyncio.sleep(1)
     assert len(cluster.workers.created_groups) == 1
