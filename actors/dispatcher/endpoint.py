@@ -95,13 +95,8 @@ PRESTARTED_IMPORTS: tuple[str, ...] = (
     "flinkray.actors.slot_pool.endpoint",
 )
 """What processes that wait for a role have loaded."""
-IMPORTED_AHEAD: tuple[str, ...] = (
-    "flinkray.actors.stream_coordinator.endpoint",
-    "flinkray.spark.driver",
-    "pyspark.sql",
-    "pyspark.java_gateway",
-)
-"""What they load when they have waited for a while: the coordinators of most jobs need it."""
+IMPORTED_AHEAD: tuple[str, ...] = ("flinkray.actors.stream_coordinator.endpoint",)
+"""What they load when they have waited for a while: it takes as long as all of the rest."""
 
 _CLEAN_UP_PATIENCE = 10.0
 """Seconds after which clients are told how a job has ended though not all is given back."""
