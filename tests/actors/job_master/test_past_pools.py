@@ -36,7 +36,8 @@ JOB = number(JobID, 1)
 
 def notes(*attempts: int, graph: int = 1, restores: int = 0, takeovers: int = 0) -> JobNotes:
     graph_id = number(ExecutionGraphID, graph)
-    return JobNotes(graph_id, (1,), pack_numbers(attempts), restores, takeovers=takeovers)
+    numbers = pack_numbers(list(attempts))
+    return JobNotes(graph_id, (1,), numbers, restores, takeovers=takeovers)
 
 
 def finished(subtask: int) -> FinishedTask:
