@@ -339,7 +339,7 @@ RULES: Any = state.MapStateDescriptor("rules")
         lambda s: s.process(awaiting(functions.ProcessFunction, "process_element")),
         lambda s: s.map_batches(awaited),
         lambda s: s.partition_custom(awaited, str),
-        lambda s: s.partition_custom(hash, awaited),
+        lambda s: s.partition_custom(pow, awaited),
         lambda s: s.add_sink(awaited),
         lambda s: s.add_sink(WithoutBase()),
         lambda s: s.key_by(str).map(awaited),
