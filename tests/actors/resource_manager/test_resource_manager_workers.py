@@ -84,6 +84,26 @@ async def test_a_job_gets_exactly_the_bundles_of_a_group_of_its_own(tmp_path: Pa
 
 
 @on_virtual_time
+async def test_task_processes_are_started_ahead_where_any_job_may_run(tmp_path: Path) -> None:
+    """In a group of a job's own run executors of Spark."""
+    cluster = ResourceCluster(tmp_path, FOUR_CPUS)
+    await cluster.start_resource_manager()
+
+    def task_processes() -> list[str]:
+        return [name for name in cluster.network.services if name.startswith("TaskProcess")]
+
+    await running_job(cluster, 1, 2)
+    await asyncio.sleep(1)
+    assert task_processes() == []
+    shared = cluster.job(2)
+    await shared.register()
+    await shared.declare(1, dedicated=False)
+    await shared.has_slots(1)
+    await asyncio.sleep(1)
+    assert len(task_processes()) == 1
+
+
+@on_virtual_time
 async def test_declarations_within_50_ms_are_looked_at_once(tmp_path: Path) -> None:
     """SM-16"""
     cluster = ResourceCluster(tmp_path, FOUR_CPUS)

@@ -441,3 +441,19 @@ async def test_it_stops_when_all_its_tasks_have_ended(tmp_path: Path) -> None:
     assert bench.manager.calls_of(ResourceManagerGateway.disconnect_task_executor) == [
         (NAME, bench.instance(1), "it stops")
     ]
+
+
+@on_virtual_time
+async def test_it_stops_though_a_slot_is_not_clean_in_time(tmp_path: Path) -> None:
+    """TM-18: after 10 s, and with a goodbye."""
+    bench = Bench(tmp_path)
+    executor, _ = await bench.start_with_slot()
+    await task(A).submit(executor)
+    bench.runner.may_clean.clear()
+    stopped = bench.endpoint.close()
+    await asyncio.sleep(9)
+    assert not stopped.done()
+    await asyncio.wait_for(stopped, 2)
+    assert bench.manager.calls_of(ResourceManagerGateway.disconnect_task_executor) == [
+        (NAME, bench.instance(1), "it stops")
+    ]
