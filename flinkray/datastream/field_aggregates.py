@@ -48,6 +48,8 @@ class FieldReduce(ReduceFunction[Any]):
             place = _place(value1, position)
             fields[place] = self._combine(value1[place], value2[place])
             return _like(value1, fields)
+        if isinstance(value1, dict):
+            return {**value1, position: self._combine(value1[position], value2[position])}
         _check_bare(position)
         return self._combine(value1, value2)
 
@@ -71,6 +73,8 @@ def _field(value: Any, position: Position) -> Any:
         return value[position]
     if isinstance(value, tuple | list):
         return value[_place(value, position)]
+    if isinstance(value, dict):
+        return value[position]
     _check_bare(position)
     return value
 

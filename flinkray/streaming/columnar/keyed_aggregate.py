@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from flinkray.streaming.columnar.aggregate_state import AggregateState, AggregateTables
+from flinkray.streaming.errors import StreamError
 from flinkray.streaming.operators.keyed import ReduceOperator
 from flinkray.streaming.records.elements import MAX_TIMESTAMP, Block, Columns
 from flinkray.streaming.records.keying import Keys
@@ -59,6 +60,10 @@ class KeyedAggregateOperator(ReduceOperator):
     def process_columns(self, columns: Columns) -> None:
         keys = self.keys.of_columns(columns)
         batch = columns.batch
+        if isinstance(self._field, str) and self._field not in batch.schema.names:
+            raise StreamError(
+                f"there is no column {self._field!r} to {self._how}: {batch.schema.names}"
+            )
         state = self._columns
         if keys is None or self._field not in batch.schema.names or self._field == self.keys.field:
             self.process_block(columns.to_block())

@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from flinkray.streaming.errors import StreamError, text_of
 from flinkray.streaming.records.java_text import (
     java_double,
     java_float,
@@ -189,6 +190,15 @@ class _Composite(TypeInformation):
     def __repr__(self) -> str:
         return f"{self._name}({', '.join(map(repr, self.field_types))})"
 
+    def _check_number(self, value: Any) -> None:
+        """Raises StreamError: a value of another number of fields, of which some would be lost."""
+        found, declared = len(value), len(self.field_types)
+        if found != declared:
+            fields = "1 field" if found == 1 else f"{found} fields"
+            raise StreamError(
+                f"{text_of(value)} has {fields}, and its type has {declared}: {self!r}"
+            )
+
     def _field_converters(self) -> list[Convert | None]:
         return [field.converter() for field in self.field_types]
 
@@ -228,6 +238,7 @@ class RowTypeInfo(_Composite):
         names, named = self.field_names, self.is_named
         converters = self._field_converters()
         plain = not any(converters)
+        check_number = self._check_number
 
         def to_row(value: Any) -> Any:
             if isinstance(value, Row):
@@ -235,12 +246,14 @@ class RowTypeInfo(_Composite):
                     return value
                 kind = value.get_row_kind()
                 values = value.values_by(names) if named else list(value)
+                check_number(values)
             elif isinstance(value, dict):
                 kind = None
                 values = [value[name] for name in names]
             elif isinstance(value, tuple | list):
                 kind = None
                 values = list(value)
+                check_number(value)
             else:
                 return value
             if not plain:
@@ -281,18 +294,19 @@ class TupleTypeInfo(_Composite):
 
     def converter(self) -> Convert | None:
         converters = self._field_converters()
-        if any(converters):
+        plain = not any(converters)
+        check_number = self._check_number
 
-            def convert_fields(value: Any) -> Any:
-                if not isinstance(value, tuple | list | Row):
-                    return value
-                pairs = zip(converters, value, strict=False)
-                return tuple(item if c is None or item is None else c(item) for c, item in pairs)
+        def to_tuple(value: Any) -> Any:
+            if not isinstance(value, tuple | list | Row):
+                return value
+            check_number(value)
+            if plain:
+                return value if isinstance(value, tuple) else tuple(value)
+            pairs = zip(converters, value, strict=False)
+            return tuple(item if c is None or item is None else c(item) for c, item in pairs)
 
-            return convert_fields
-        return lambda value: (
-            value if type(value) is tuple or not isinstance(value, list | Row) else tuple(value)
-        )
+        return to_tuple
 
     def to_arrow(self) -> pa.DataType | None:
         return RowTypeInfo(self.field_types).to_arrow()
