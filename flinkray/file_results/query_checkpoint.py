@@ -6,11 +6,12 @@ commit of its batch is.  So whoever looks for commits first finds all that belon
 the query runs on.  Files have their names when they are whole, and are not changed.
 
 - Offsets and commits are named by their batch: those of later batches are left out, and what these
-  have taken from the sources is taken again.
+  have taken from the sources is taken again.  Of earlier ones, Spark looks at the last two.
 - What sources keep (files that they have seen, in logs of their own) may tell of more than that:
   they begin where the offsets say.
 - State of aggregations and joins is in versions: of the one that is needed, the last snapshot and
-  what has changed since.
+  what has changed since.  A snapshot of RocksDB names files that it shares with others; those that
+  none names any more may be deleted at any time.
 
 See docs/design/0065-micro-batches-into-streams.md.
 """
@@ -20,10 +21,11 @@ from __future__ import annotations
 import re
 import tarfile
 import uuid
-from collections.abc import Iterable, Iterator
+import zipfile
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from io import BufferedReader, RawIOBase
+from io import BufferedReader, BytesIO, RawIOBase
 from typing import Any
 
 import pyarrow.fs
@@ -39,9 +41,14 @@ _STATE = "state"
 _MOST_LOOKS = 5
 _PIECE = 1 << 20
 
-_VERSION = re.compile(r"(?P<version>\d+)(?:_[^.]*)?\.(?P<kind>delta|snapshot|zip|changelog)")
+_VERSION = re.compile(
+    r"(?P<version>\d+)(?:_(?P<id>[^.]*))?\.(?P<kind>delta|snapshot|zip|changelog)"
+)
 _WHOLE = ("snapshot", "zip")
 """Kinds of files that need no earlier ones."""
+_SHARED = ("SSTs", "logs")
+"""Folders of RocksDB's files, next to its snapshots."""
+_END = bytes(2 * tarfile.BLOCKSIZE)
 
 
 class QueryCheckpointError(FlinkRayError):
@@ -49,10 +56,13 @@ class QueryCheckpointError(FlinkRayError):
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
-    path: str
-    """Below the checkpoint's folder."""
-    size: int
+class _Cut:
+    """What is copied."""
+
+    contents: dict[str, bytes]
+    """Of files that were read to know what is, by their paths below the checkpoint's folder."""
+    paths: list[str]
+    """Of the others."""
 
 
 class QueryCheckpoint:
@@ -66,83 +76,126 @@ class QueryCheckpoint:
     # --- copies -----------------------------------------------------------------------------------
 
     def pieces(self, batches: int) -> Iterator[bytes]:
-        """A tar archive of all that the batches below that number, at least one, have left; a piece
-        at a time.  The query may run meanwhile.
+        """A tar archive of all that the batches below that number have left, and of what sources
+        have noted before the first; a piece at a time.  The query may run meanwhile.
 
         Raises:
             QueryCheckpointError: something of that is there no more.
         """
-        logs, state = self._cut(batches)
-        for path, content in logs.items():
+        cut = self._cut(batches)
+        for path, content in cut.contents.items():
             yield from _archived(path, len(content), [content])
-        for file in state:
-            yield from _archived(file.path, file.size, self._read(file))
-        yield bytes(2 * tarfile.BLOCKSIZE)
-
-    def _cut(self, batches: int) -> tuple[dict[str, bytes], list[_File]]:
-        """Its logs, and the files of its state."""
-        for _ in range(_MOST_LOOKS):
-            commits = _below(batches, self._list(_COMMITS))
-            offsets = _below(batches, self._list(_OFFSETS))
+        for path in cut.paths:
             try:
-                logs = {
-                    one.path: b"".join(self._read(one))
-                    for one in (*offsets, *commits, *self._list(_SOURCES))
-                }
+                yield from self._copied(path)
+            except FileNotFoundError as error:
+                raise self._deleted(batches) from error
+        yield _END
+
+    def _copied(self, path: str) -> Iterator[bytes]:
+        # One file from its beginning to its end: an attempt at a task that Spark does without may
+        # put another one in its place.
+        with self._directory.files.open_input_file(f"{self._directory.path}/{path}") as file:
+            size = int(file.size())
+            pieces = iter(partial(file.read, _PIECE), b"")
+            yield from _archived(path, size, pieces)
+            if file.tell() != size:
+                raise QueryCheckpointError(
+                    f"{path} of Spark's checkpoint at {self.location} was replaced while it was "
+                    "copied: take the savepoint again"
+                )
+
+    def _cut(self, batches: int) -> _Cut:
+        last_two = range(max(0, batches - 2), batches)
+        contents: dict[str, bytes] = {}
+        for _ in range(_MOST_LOOKS):
+            commits = _of(last_two, self._list(_COMMITS))
+            logs = [*_of(last_two, self._list(_OFFSETS)), *commits, *self._list(_SOURCES)]
+            try:
+                for path in logs:
+                    if path not in contents:
+                        contents[path] = self._read(path)
             except FileNotFoundError:
                 continue  # sources put several files of their logs together: look again
             committed = max(map(_number, commits), default=-1)
-            if f"{_OFFSETS}/{batches - 1}" not in logs or committed < batches - 2:
-                raise QueryCheckpointError(
-                    f"Spark has deleted what it has noted of micro-batch {batches - 1}, after "
-                    f"which its checkpoint at {self.location} was to be copied: let Spark keep "
-                    "more batches (spark.sql.streaming.minBatchesToRetain)"
-                )
-            return logs, _state_of(self._list(_STATE), committed + 1)
+            state = _state_of(self._list(_STATE) if batches else [], committed + 1)
+            offsets = self._list(_OFFSETS)  # after the state: which is kept as long as they are
+            is_there = all(f"{_OFFSETS}/{number}" in offsets for number in last_two)
+            if state is None or not is_there or committed < batches - 2:
+                raise self._deleted(batches)
+            try:
+                snapshots = {one: self._read(one) for one in state if one.endswith(".zip")}
+            except FileNotFoundError as error:
+                raise self._deleted(batches) from error
+            others = [one for one in state if one not in snapshots]
+            contents = {path: contents[path] for path in logs} | snapshots
+            return _Cut(contents, _named(others, snapshots))
         raise QueryCheckpointError(
             f"files of Spark's checkpoint at {self.location} vanish faster than they can be copied"
         )
 
-    def _list(self, folder: str) -> list[_File]:
+    def _deleted(self, batches: int) -> QueryCheckpointError:
+        return QueryCheckpointError(
+            f"Spark has deleted what it has noted of micro-batch {batches - 1}, after which its "
+            f"checkpoint at {self.location} was to be copied: let Spark keep more batches "
+            "(spark.sql.streaming.minBatchesToRetain)"
+        )
+
+    def _list(self, folder: str) -> list[str]:
+        """Paths of files."""
         directory = self._directory
         selector = pyarrow.fs.FileSelector(
             f"{directory.path}/{folder}", allow_not_found=True, recursive=True
         )
         found = [
-            _File(str(info.path).removeprefix(f"{directory.path}/"), int(info.size))
+            str(info.path).removeprefix(f"{directory.path}/")
             for info in directory.files.get_file_info(selector)
             if info.is_file
         ]
-        # Spark's unfinished files and checksums begin with a dot.
-        found = [one for one in found if not one.path.rpartition("/")[2].startswith(".")]
-        return sorted(found, key=lambda one: one.path)
+        # Spark's unfinished files begin with a dot, and checksums, which it can do without, may be
+        # those of other files than they were when these are read.
+        return sorted(
+            path
+            for path in found
+            if not path.rpartition("/")[2].startswith(".") and not path.endswith(".crc")
+        )
 
-    def _read(self, file: _File) -> Iterator[bytes]:
-        return self._directory.read_pieces(file.path)
+    def _read(self, path: str) -> bytes:
+        return b"".join(self._directory.read_pieces(path))
 
     # --- from copies ------------------------------------------------------------------------------
 
-    def restore(self, pieces: Iterable[bytes]) -> None:
+    def restore(self, pieces: Iterable[bytes]) -> int:
         """Put what was copied where a query has its checkpoint; may be done again, before that
         query has begun.
+
+        Returns:
+            So many batches it is after.
 
         Raises:
             QueryCheckpointError: it is not what :meth:`pieces` gave.
         """
+        batches = 0
+        stream = _Stream(pieces)
         try:
-            with tarfile.open(fileobj=BufferedReader(_Stream(pieces)), mode="r|") as archive:
+            with tarfile.open(fileobj=BufferedReader(stream), mode="r|") as archive:
                 for member in archive:
                     folder, name = self._place(member.name)
                     content = archive.extractfile(member)
                     if content is None:
                         raise QueryCheckpointError(f"{member.name} is no file")
                     folder.write_pieces(name, iter(partial(content.read, _PIECE), b""))
+                    if member.name.startswith(f"{_OFFSETS}/"):
+                        batches = max(batches, _number(member.name) + 1)
+            if stream.end() != _END:
+                raise tarfile.ReadError("it is cut short")
         except tarfile.TarError as error:
             raise QueryCheckpointError(
                 f"the copy of a checkpoint of Spark cannot be read: {error}"
             ) from error
         # Of its own: in one Spark application no two queries of the same id can run.
         self._directory.write_json(_METADATA, {"id": str(uuid.uuid4())})
+        return batches
 
     def _place(self, path: str) -> tuple[ResultDirectory, str]:
         parts = path.split("/")
@@ -156,8 +209,20 @@ class _Stream(RawIOBase):
     """Pieces as one file."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
-        self._pieces = iter(pieces)
+        self._pieces = self._noted(pieces)
         self._rest = b""
+        self._end = b""
+
+    def _noted(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        for piece in pieces:
+            self._end = (self._end + piece[-len(_END) :])[-len(_END) :]
+            yield piece
+
+    def end(self) -> bytes:
+        """What it ends with; whoever gives the pieces may find a fault behind the last one only."""
+        for _ in self._pieces:
+            pass
+        return self._end
 
     def readable(self) -> bool:
         return True
@@ -181,30 +246,60 @@ def _archived(path: str, size: int, pieces: Iterable[bytes]) -> Iterator[bytes]:
     yield bytes(-size % tarfile.BLOCKSIZE)
 
 
-def _below(batches: int, log: Iterable[_File]) -> list[_File]:
-    """What a log has of batches of lower numbers."""
-    return [one for one in log if 0 <= _number(one) < batches]
+def _of(batches: Collection[int], log: Iterable[str]) -> list[str]:
+    """What a log has of these."""
+    return [path for path in log if _number(path) in batches]
 
 
-def _number(file: _File) -> int:
-    """Of the batch that it is named by; -1: by none."""
-    name = file.path.rpartition("/")[2]
+def _number(path: str) -> int:
+    """Of the batch that a file is named by; -1: by none."""
+    name = path.rpartition("/")[2]
     return int(name) if name.isdigit() else -1
 
 
-def _state_of(files: Iterable[_File], version: int) -> list[_File]:
-    """What is needed of it, in that version."""
-    kept: list[_File] = []
-    versions: dict[str, list[tuple[int, bool, _File]]] = {}
-    for file in files:
-        folder, _, name = file.path.rpartition("/")
+def _state_of(paths: Iterable[str], version: int) -> list[str] | None:
+    """What is needed of it, in that version; None: it is not all there."""
+    kept: list[str] = []
+    folders: dict[str, list[tuple[int, re.Match[str], str]]] = {}
+    for path in paths:
+        folder, _, name = path.rpartition("/")
         match = _VERSION.fullmatch(name)
         if match is None:
-            kept.append(file)
-        elif int(match["version"]) <= version:
-            one = int(match["version"]), match["kind"] in _WHOLE, file
-            versions.setdefault(folder, []).append(one)
-    for found in versions.values():
-        base = max((number for number, is_whole, _ in found if is_whole), default=0)
-        kept += [file for number, is_whole, file in found if number >= base]
+            kept.append(path)
+        else:
+            folders.setdefault(folder, []).append((int(match["version"]), match, path))
+    for found in folders.values():
+        ids: dict[int, set[str | None]] = {}
+        for number, match, _ in found:
+            ids.setdefault(number, set()).add(match["id"])
+        wholes = [
+            number for number, match, _ in found if match["kind"] in _WHOLE and number <= version
+        ]
+        # Of two attempts at a version, Spark goes on from one: the snapshot may be of the other.
+        certain = [number for number in wholes if len(ids[number]) == 1]
+        base = max(certain, default=min(wholes, default=0))
+        is_used = max(ids) >= version  # else by a query that the first one was made of
+        if is_used and not all(number in ids for number in range(base + 1, version + 1)):
+            return None
+        kept += [path for number, _, path in found if base <= number <= version]
     return kept
+
+
+def _named(paths: Iterable[str], snapshots: Mapping[str, bytes]) -> list[str]:
+    """Without those files of RocksDB that none of its snapshots next to them names."""
+    names: dict[str, bytes] = {}
+    for path, snapshot in snapshots.items():
+        store = path.rpartition("/")[0]
+        names[store] = names.get(store, b"") + _metadata_of(snapshot)
+    kept: list[str] = []
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        store, _, kind = folder.rpartition("/")
+        if kind not in _SHARED or name.encode() in names.get(store, b""):
+            kept.append(path)
+    return kept
+
+
+def _metadata_of(snapshot: bytes) -> bytes:
+    with zipfile.ZipFile(BytesIO(snapshot)) as archive:
+        return archive.read("metadata")

@@ -66,6 +66,7 @@ from flinkray.scheduler.checkpoints.plan import (
     TasksMissingError,
     calculate_plan,
     check_all_is_held,
+    check_queries_are_held,
 )
 from flinkray.scheduler.checkpoints.properties import CheckpointProperties, checkpoint_of
 from flinkray.scheduler.checkpoints.request_decider import (
@@ -372,6 +373,7 @@ class CheckpointCoordinator:
         try:
             if request.properties.is_savepoint:
                 check_all_is_held(topology)
+                check_queries_are_held(topology)
             plan = calculate_plan(
                 topology, allows_finished=self._configuration.allows_finished_tasks
             )

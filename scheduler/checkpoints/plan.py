@@ -179,6 +179,24 @@ def check_all_is_held(topology: CheckpointedTopology) -> None:
             )
 
 
+def check_queries_are_held(topology: CheckpointedTopology) -> None:
+    """Of what a vertex without state makes by itself, the first task that reads it gives savepoints
+    the rest of the state.
+
+    Raises:
+        TasksMissingError: that one has finished, and others have not.
+    """
+    given = {taker for vertex in topology.vertices for taker in vertex.hands_over_to}
+    for vertex in topology.vertices:
+        finished = [_has_finished(vertex, subtask) for subtask in range(vertex.parallelism)]
+        if vertex.brings_back_of not in {None, *given} and finished[0] and not all(finished):
+            raise TasksMissingError(
+                f"the first task of {vertex.name} has finished, which would give the savepoint "
+                "what Spark keeps of the query, and others have not: wait until all have, or for "
+                "the end of the job"
+            )
+
+
 def _has_finished(vertex: CheckpointedVertex, subtask: int) -> bool:
     return vertex.state(subtask) is ExecutionState.FINISHED
 

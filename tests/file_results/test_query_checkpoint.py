@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,22 +28,40 @@ def logs(folder: Path, offsets: int, commits: int) -> None:
     write(folder, *(f"commits/{number}" for number in range(commits)))
 
 
+def snapshot(folder: Path, path: str, *shared: str) -> None:
+    """One of RocksDB, that consists of files that may be those of others, too."""
+    write(folder, path)
+    with zipfile.ZipFile(folder / path, "w") as archive:
+        files = [{"localFileName": "7.sst", "dfsSstFileName": name} for name in shared]
+        archive.writestr("metadata", f"v1\n{json.dumps({'sstFiles': files})}")
+
+
 def moved(source: Path, target: Path, batches: int) -> set[str]:
     """The files of the copy, each as it was; without its id."""
-    QueryCheckpoint(str(target)).restore(QueryCheckpoint(str(source)).pieces(batches))
+    pieces = QueryCheckpoint(str(source)).pieces(batches)
+    assert QueryCheckpoint(str(target)).restore(pieces) == batches
     files = {str(path.relative_to(target)) for path in target.rglob("*") if path.is_file()}
     for path in files - {"metadata"}:
         assert (target / path).read_bytes() == (source / path).read_bytes()
     return files - {"metadata"}
 
 
-def test_what_later_batches_have_noted_is_left_out(tmp_path: Path) -> None:
-    logs(tmp_path / "a", offsets=5, commits=4)
-    assert moved(tmp_path / "a", tmp_path / "b", 3) == {
-        *("offsets/0", "offsets/1", "offsets/2"),
-        *("commits/0", "commits/1", "commits/2"),
+def test_what_later_batches_have_noted_is_left_out_and_what_spark_does_not_look_at(
+    tmp_path: Path,
+) -> None:
+    logs(tmp_path / "a", offsets=6, commits=5)
+    assert moved(tmp_path / "a", tmp_path / "b", 4) == {
+        *("offsets/2", "offsets/3", "commits/2", "commits/3"),
         *("sources/0/0", "sources/0/1"),
     }
+
+
+def test_before_the_first_batch_there_is_what_sources_have_noted(tmp_path: Path) -> None:
+    """Where they began, for one."""
+    logs(tmp_path / "a", offsets=1, commits=0)
+    write(tmp_path / "a", "state/0/_metadata/metadata")
+    assert moved(tmp_path / "a", tmp_path / "b", 0) == {"sources/0/0", "sources/0/1"}
+    assert moved(tmp_path / "nothing", tmp_path / "c", 0) == set()
 
 
 def test_the_copy_is_another_query(tmp_path: Path) -> None:
@@ -61,13 +80,16 @@ def test_of_its_state_there_is_what_the_next_batch_needs(tmp_path: Path) -> None
     write(tmp_path / "a", *(f"{state}/{version}.delta" for version in range(1, 10)))
     write(tmp_path / "a", f"{state}/3.snapshot", f"{state}/6.snapshot", f"{state}/9.snapshot")
     write(tmp_path / "a", "state/0/2/1.delta", "state/0/2/2.delta", "state/0/_metadata/metadata")
-    write(tmp_path / "a", "state/1/0/4.zip", "state/1/0/8.zip", "state/1/0/SSTs/4f.sst")
-    write(tmp_path / "a", "state/1/0/9_1d.changelog", "state/1/0/8_a1.changelog")
+    write(
+        tmp_path / "a", *(f"state/1/0/{version}_{version}d.changelog" for version in range(1, 10))
+    )
+    snapshot(tmp_path / "a", "state/1/0/4_4d.zip", "7-a1.sst")
+    snapshot(tmp_path / "a", "state/1/0/7_7d.zip", "7-a1.sst", "8-4f.sst")
     files = moved(tmp_path / "a", tmp_path / "b", 8)
     assert {path for path in files if path.startswith("state/")} == {
         *(f"{state}/6.snapshot", f"{state}/6.delta", f"{state}/7.delta", f"{state}/8.delta"),
         *("state/0/2/1.delta", "state/0/2/2.delta", "state/0/_metadata/metadata"),
-        *("state/1/0/8.zip", "state/1/0/8_a1.changelog", "state/1/0/SSTs/4f.sst"),
+        *("state/1/0/7_7d.zip", "state/1/0/7_7d.changelog", "state/1/0/8_8d.changelog"),
     }
 
 
@@ -85,9 +107,46 @@ def test_a_batch_that_is_not_committed_needs_the_state_before_it(tmp_path: Path)
     assert "commits/2" not in files
 
 
+def test_files_that_no_needed_snapshot_names_are_left_out(tmp_path: Path) -> None:
+    """They may be deleted at any time."""
+    logs(tmp_path / "a", offsets=3, commits=3)
+    for version in (1, 2, 3):
+        snapshot(tmp_path / "a", f"state/0/0/{version}.zip", f"7-{version}.sst", f"8-{version}.log")
+        write(tmp_path / "a", f"state/0/0/SSTs/7-{version}.sst", f"state/0/0/logs/8-{version}.log")
+    write(
+        tmp_path / "a", "state/0/1/1.changelog", "state/0/1/2.changelog", "state/0/1/SSTs/7-9.sst"
+    )
+    files = moved(tmp_path / "a", tmp_path / "b", 2)
+    assert {path for path in files if path.startswith("state/")} == {
+        *("state/0/0/2.zip", "state/0/0/SSTs/7-2.sst", "state/0/0/logs/8-2.log"),
+        *("state/0/1/1.changelog", "state/0/1/2.changelog"),
+    }
+
+
+def test_a_snapshot_that_may_be_of_an_attempt_without_effect_does_not_do(tmp_path: Path) -> None:
+    """Spark names files of its later format by attempts, and its commits say which counts."""
+    logs(tmp_path / "a", offsets=4, commits=4)
+    write(
+        tmp_path / "a", *(f"state/0/0/{version}_a{version}.changelog" for version in (1, 2, 3, 4))
+    )
+    write(tmp_path / "a", "state/0/0/3_b3.changelog")
+    for name in ("2_a2", "3_b3"):
+        snapshot(tmp_path / "a", f"state/0/0/{name}.zip")
+    state = {path for path in moved(tmp_path / "a", tmp_path / "b", 4) if path.startswith("state/")}
+    assert {"state/0/0/2_a2.zip", "state/0/0/3_a3.changelog", "state/0/0/4_a4.changelog"} <= state
+
+
+def test_state_of_an_operator_that_the_query_had_once_is_copied_as_it_is(tmp_path: Path) -> None:
+    logs(tmp_path / "a", offsets=9, commits=9)
+    write(tmp_path / "a", "state/1/0/3.snapshot", "state/1/0/4.delta")
+    assert {"state/1/0/3.snapshot", "state/1/0/4.delta"} <= moved(tmp_path / "a", tmp_path / "b", 9)
+
+
 def test_what_is_not_finished_is_left_out(tmp_path: Path) -> None:
+    """And what Spark 4.1 and Hadoop check files with."""
     logs(tmp_path / "a", offsets=1, commits=1)
     write(tmp_path / "a", "offsets/.0.crc", "sources/0/.2.5c.tmp", "state/0/0/.temp.1.delta")
+    write(tmp_path / "a", "state/0/0/1.delta.crc")
     assert moved(tmp_path / "a", tmp_path / "b", 1) == {
         *("offsets/0", "commits/0", "sources/0/0", "sources/0/1")
     }
@@ -108,6 +167,60 @@ def test_a_batch_of_which_spark_has_deleted_its_notes_is_named(
     logs(tmp_path, offsets, commits)
     with pytest.raises(QueryCheckpointError, match=r"micro-batch 2,.*minBatchesToRetain"):
         list(QueryCheckpoint(str(tmp_path)).pieces(3))
+
+
+def test_spark_begins_at_no_batch_without_the_offsets_of_the_one_before(tmp_path: Path) -> None:
+    logs(tmp_path, offsets=4, commits=4)
+    (tmp_path / "offsets/1").unlink()
+    with pytest.raises(QueryCheckpointError, match=r"micro-batch 2,.*minBatchesToRetain"):
+        list(QueryCheckpoint(str(tmp_path)).pieces(3))
+
+
+@pytest.mark.parametrize("gone", ["2.snapshot", "3.delta", "4.delta"])
+def test_state_that_is_not_all_there_is_not_copied(tmp_path: Path, gone: str) -> None:
+    logs(tmp_path, offsets=6, commits=6)
+    write(tmp_path, "state/0/0/2.snapshot", *(f"state/0/0/{it}.delta" for it in (3, 4, 5, 6)))
+    (tmp_path / "state/0/0" / gone).unlink()
+    with pytest.raises(QueryCheckpointError, match=r"micro-batch 3,.*minBatchesToRetain"):
+        list(QueryCheckpoint(str(tmp_path)).pieces(4))
+
+
+def test_state_that_is_deleted_while_it_is_copied_is_named(tmp_path: Path) -> None:
+    logs(tmp_path, offsets=2, commits=2)
+    write(tmp_path, "state/0/0/1.delta", "state/0/0/2.delta")
+    pieces = QueryCheckpoint(str(tmp_path)).pieces(2)
+    next(pieces)
+    (tmp_path / "state/0/0/2.delta").unlink()
+    with pytest.raises(QueryCheckpointError, match=r"micro-batch 1,.*minBatchesToRetain"):
+        list(pieces)
+
+
+@pytest.mark.parametrize("size", [0, 5, 5_000_000])
+def test_a_file_that_another_attempt_has_put_in_its_place_meanwhile_is_whole(
+    tmp_path: Path, size: int
+) -> None:
+    logs(tmp_path / "a", offsets=1, commits=1)
+    write(tmp_path / "a", "state/0/0/1.delta", "state/0/1/1.delta")
+    pieces = QueryCheckpoint(str(tmp_path / "a")).pieces(1)
+    first = next(pieces)
+    (tmp_path / "a/another").write_bytes(bytes(size))
+    (tmp_path / "a/another").rename(tmp_path / "a/state/0/0/1.delta")
+    QueryCheckpoint(str(tmp_path / "b")).restore([first, *pieces])
+    assert (tmp_path / "b/state/0/0/1.delta").read_bytes() == bytes(size)
+    assert (tmp_path / "b/state/0/1/1.delta").read_text() == "state/0/1/1.delta"
+
+
+def test_a_file_that_grows_while_it_is_copied_fails_the_copy(tmp_path: Path) -> None:
+    logs(tmp_path, offsets=1, commits=1)
+    write(tmp_path, "state/0/0/1.delta")
+    pieces = QueryCheckpoint(str(tmp_path)).pieces(1)
+    for piece in pieces:
+        if b"1.delta" in piece:
+            break
+    with (tmp_path / "state/0/0/1.delta").open("a") as file:
+        file.write("more")
+    with pytest.raises(QueryCheckpointError, match="was replaced while it was copied"):
+        list(pieces)
 
 
 def test_files_that_sources_put_together_meanwhile_are_looked_for_again(
@@ -148,3 +261,26 @@ def test_a_copy_that_is_damaged_is_named(tmp_path: Path) -> None:
     for damaged in ([b"?" * 1024], pieces[:1], []):
         with pytest.raises(QueryCheckpointError, match="cannot be read"):
             QueryCheckpoint(str(tmp_path / "b")).restore(damaged)
+
+
+def test_a_copy_that_is_cut_between_two_files_is_named(tmp_path: Path) -> None:
+    logs(tmp_path / "a", offsets=2, commits=2)
+    *pieces, _ = QueryCheckpoint(str(tmp_path / "a")).pieces(2)
+    with pytest.raises(QueryCheckpointError, match="cannot be read: it is cut short"):
+        QueryCheckpoint(str(tmp_path / "b")).restore(pieces)
+    assert not (tmp_path / "b/metadata").exists()
+
+
+@pytest.mark.parametrize("size", range(0, 10_240, 512))
+def test_a_copy_is_read_to_its_end(tmp_path: Path, size: int) -> None:
+    """Whoever reads it from storage knows only then that it is what was written."""
+    logs(tmp_path / "a", offsets=1, commits=1)
+    (tmp_path / "a/sources/0/2").write_bytes(bytes(size))
+
+    def damaged() -> Iterator[bytes]:
+        yield b"".join(QueryCheckpoint(str(tmp_path / "a")).pieces(1))
+        raise OSError("its checksum does not match")
+
+    with pytest.raises(OSError, match="its checksum does not match"):
+        QueryCheckpoint(str(tmp_path / "b")).restore(damaged())
+    assert not (tmp_path / "b/metadata").exists()

@@ -155,7 +155,7 @@ def queried(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return folder
 
 
-@pytest.mark.parametrize("cut", [1, 4, 11, 12])
+@pytest.mark.parametrize("cut", [0, 1, 4, 11, 12])
 def test_a_query_goes_on_in_another_job_after_the_micro_batch_that_a_savepoint_is_after(
     spark: SparkSession, queried: Path, tmp_path: Path, cut: int
 ) -> None:
@@ -173,3 +173,42 @@ def test_a_query_goes_on_in_another_job_after_the_micro_batch_that_a_savepoint_i
 
     after = [row["n"] for row in rows_of(other)]
     assert sorted(before + after) == [*range(13), 1000]
+
+
+def pairs(spark: SparkSession, folder: Path) -> DataFrame:
+    """Of all rows with the same number, each with each: two sources, and four stores of state."""
+
+    def rows() -> DataFrame:
+        return spark.readStream.schema("n long").option("maxFilesPerTrigger", 1).json(str(folder))
+
+    return rows().join(rows().withColumnRenamed("n", "m"), functions.expr("n = m"))
+
+
+def test_state_in_rocksdb_goes_on_in_another_job_and_only_what_it_names_is_copied(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "rows").mkdir()
+    for number in range(5):
+        (tmp_path / "rows" / f"{number}.json").write_text(f'{{"n": {number % 2}}}')
+    provider = "spark.sql.streaming.stateStore.providerClass"
+    spark.conf.set(provider, f"{_STATE}.RocksDBStateStoreProvider")
+    one, other = PublishedBatches(str(tmp_path / "one")), PublishedBatches(str(tmp_path / "other"))
+
+    def run(published: PublishedBatches, *, goes_on: bool) -> None:
+        frame = StreamedFrame(pairs(spark, tmp_path / "rows"), {"availableNow": True}, "append")
+        publish_stream(frame, published.location, "1", threading.Event(), goes_on=goes_on)
+
+    try:
+        run(one, goes_on=False)
+        other.go_on_after(other.query.restore(one.query.pieces(3)))
+        copied = {path.name for path in Path(other.query.location).rglob("*.sst")}
+        assert copied < {path.name for path in Path(one.query.location).rglob("*.sst")}
+        (tmp_path / "rows" / "5.json").write_text('{"n": 1}')
+        run(other, goes_on=True)
+    finally:
+        spark.conf.unset(provider)
+    found = rows_of(Path(one.location), 3) + rows_of(Path(other.location))
+    assert sorted(row["n"] for row in found) == [0] * 9 + [1] * 9
+
+
+_STATE = "org.apache.spark.sql.execution.streaming.state"

@@ -3,7 +3,7 @@ micro-batch."""
 
 from __future__ import annotations
 
-import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from flinkray.core.clock import Clock
 from flinkray.core.errors import SuppressRestartsError
-from flinkray.file_results import PublishedBatches
+from flinkray.file_results import PublishedBatches, QueryCheckpointError
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.records.elements import Columns, Origin
 from flinkray.streaming.sources.published_splits import PublishedSplitsEnumerator
@@ -32,8 +32,12 @@ from flinkray.streaming.state_file import StateFile
 
 Convert = Callable[[pa.RecordBatch], pa.RecordBatch]
 
-_QUERY = re.compile(r"query-after-(\d+)\.tar")
-"""The file of a savepoint with what Spark keeps of the query, and after how many micro-batches."""
+_QUERY = "query.tar"
+"""The file of a savepoint with what Spark keeps of the query."""
+
+_CUT_LOOKS = 50
+_CUT_INTERVAL = 0.2
+"""Seconds between two looks for how many micro-batches there were at a cut."""
 
 
 class MicroBatchLostError(StreamError, SuppressRestartsError):
@@ -316,12 +320,8 @@ class _QueryReader(_MicroBatchReader):
             self._restore_query(files)
 
     def _restore_query(self, files: Mapping[str, StateFile]) -> None:
-        batches = 0
-        for name, file in files.items():
-            match = _QUERY.fullmatch(name)
-            if match is not None:
-                batches = int(match[1])
-                self._batches.query.restore(file.pieces())
+        copy = files.get(_QUERY)
+        batches = 0 if copy is None else self._batches.query.restore(copy.pieces())
         self._batches.go_on_after(batches)
 
     def snapshot_state(self, checkpoint_id: int) -> list[MicroBatchSplit]:
@@ -331,10 +331,27 @@ class _QueryReader(_MicroBatchReader):
     def files(self) -> Iterator[StateFile]:
         yield from super().files()
         if self.context.subtask_index == 0:
-            batches = self._batches.cut(self._checkpoint_id)
-            if batches:
-                pieces = partial(self._batches.query.pieces, batches)
-                yield StateFile(f"query-after-{batches}.tar", pieces)
+            checkpoint_id = self._checkpoint_id
+            try:
+                cut = self._batches.cut(checkpoint_id)  # later, it may be forgotten
+            except OSError:
+                cut = None
+            yield StateFile(_QUERY, partial(self._copy_query, checkpoint_id, cut))
+
+    def _copy_query(self, checkpoint_id: int, cut: int | None) -> Iterator[bytes]:
+        """Called by another thread, which may wait."""
+        woken = threading.Event()
+        for _ in range(_CUT_LOOKS):
+            if cut is None:  # an enumerator that is not made yet says it when it is
+                cut = self._batches.cut(checkpoint_id)
+            if cut is not None:
+                yield from self._batches.query.pieces(cut)
+                return
+            woken.wait(_CUT_INTERVAL)
+        raise QueryCheckpointError(
+            f"nobody has said after how many micro-batches of {self._name!r} checkpoint "
+            f"{checkpoint_id} is: take the savepoint again"
+        )
 
     def _without_copies(self, what: str) -> MicroBatchesOfAnotherJobError:
         return MicroBatchesOfAnotherJobError(

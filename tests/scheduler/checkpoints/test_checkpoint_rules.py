@@ -17,6 +17,7 @@ from flinkray.scheduler.checkpoints.plan import (
     TasksMissingError,
     calculate_plan,
     check_all_is_held,
+    check_queries_are_held,
 )
 from flinkray.scheduler.checkpoints.properties import (
     CheckpointProperties,
@@ -229,6 +230,27 @@ def test_a_savepoint_is_refused_while_something_is_in_nobodys_state(
             check_all_is_held(topology)
     else:
         check_all_is_held(topology)
+
+
+@pytest.mark.parametrize(
+    ("finished", "is_held"), [((), True), ((1, 2), True), ((0,), False), ((0, 1, 2), True)]
+)
+def test_a_savepoint_needs_the_first_reader_of_a_query_or_none(
+    finished: tuple[int, ...], is_held: bool
+) -> None:
+    """It alone gives savepoints what Spark has noted; a source that has finished has read all."""
+    topology = Topology(3, 1)
+    source, sink = topology.vertices
+    source.brings_back_of = "spark"
+    for subtask in finished:
+        source.states[subtask] = ExecutionState.FINISHED
+    if is_held:
+        check_queries_are_held(topology)
+    else:
+        with pytest.raises(TasksMissingError, match="first task of a has finished"):
+            check_queries_are_held(topology)
+        sink.hands_over_to = ("spark",)  # then the stage makes nothing by itself
+        check_queries_are_held(topology)
 
 
 def test_there_is_no_plan_when_all_tasks_have_finished() -> None:

@@ -354,6 +354,18 @@ def test_a_savepoint_that_would_lack_rows_is_refused_and_a_checkpoint_is_not() -
     assert only(job.request(), PrepareCheckpoint)
 
 
+def test_a_savepoint_that_would_have_nothing_of_a_query_is_refused() -> None:
+    """Its first reader has finished, and the other one has not."""
+    job = JobWithCheckpoints(topology=Topology(2, 1))
+    source = job.topology.vertices[0]
+    source.brings_back_of = "spark"
+    source.states[0] = ExecutionState.FINISHED
+    for properties in (SAVEPOINT, STOP):
+        refused = one(job.request(properties), SnapshotFinished)
+        assert "what Spark keeps of the query" in str(refused.error)
+    assert only(job.request(), PrepareCheckpoint)
+
+
 def test_nothing_is_begun_while_the_job_is_being_stopped_with_a_savepoint() -> None:
     """CP-20: tasks process nothing more."""
     job = JobWithCheckpoints(configuration(interval=1.0, max_concurrent=9))

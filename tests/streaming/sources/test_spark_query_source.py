@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from flinkray.file_results import PublishedBatches
+from flinkray.file_results import PublishedBatches, QueryCheckpointError
 from flinkray.streaming.errors import StreamError
+from flinkray.streaming.sources import spark_stream
 from flinkray.streaming.sources.source import ReaderContext
 from flinkray.streaming.sources.spark_stream import SparkStreamSource
 from flinkray.streaming.state_file import StateFile
@@ -64,12 +65,12 @@ def test_the_first_reader_gives_savepoints_what_spark_keeps(
     published: Published, other: Published
 ) -> None:
     _, splits, files = savepoint(published)
-    assert list(files) == [*(split.name for split in splits), "query-after-2.tar"]
+    assert list(files) == [*(split.name for split in splits), "query.tar"]
     second = reader(published, 1)
     second.snapshot_state(5)
     assert list(second.files()) == []
 
-    other.batches.query.restore(files["query-after-2.tar"].pieces())
+    other.batches.query.restore(files["query.tar"].pieces())
     there = Path(other.batches.query.location)
     assert (there / "offsets/1").read_text() == "offset 1"
     assert not (there / "commits/1").exists()
@@ -114,21 +115,71 @@ def test_a_job_that_fails_before_its_first_checkpoint_does_not_set_the_query_bac
     assert places(other.readers.assigned[0]) == [(2, 0)]
 
 
-def test_a_query_of_which_nothing_was_read_begins_anew(
+def test_a_query_of_which_nothing_was_read_begins_anew_where_its_sources_began(
     published: Published, other: Published
 ) -> None:
     state = published.enumerator().snapshot_state(5)
     published.publish(0, [1])  # after the cut
+    write(published, "sources/0/0", "from here on")
+    noted(published, 1)
     first = reader(published)
     first.snapshot_state(5)
-    assert list(first.files()) == []
+    files = {file.name: file for file in first.files()}
 
-    reader(other).restore_files({}, is_complete=True)
+    reader(other).restore_files(files, is_complete=True)
     assert other.batches.goes_on_after() == 0
+    there = Path(other.batches.query.location)
+    assert (there / "sources/0/0").read_text() == "from here on"
+    assert not (there / "offsets").exists()
     enumerator = other.enumerator(state)
     other.publish(0, [1])
     enumerator.handle_split_request(0)
     assert places(other.readers.assigned[0]) == [(0, 0)]
+
+
+def test_the_cut_may_be_told_when_the_reader_has_taken_its_snapshot(
+    published: Published, other: Published
+) -> None:
+    """If there was no enumerator yet, its state was: one that is made next says it at once."""
+    published.publish(0, [1])
+    noted(published, 1)
+    enumerator = published.enumerator()
+    enumerator.handle_split_request(0)
+    state = enumerator.snapshot_state(4)
+    enumerator.notify_checkpoint_complete(4)
+    first = reader(published)
+    first.snapshot_state(5)
+    (copy,) = first.files()
+
+    published.enumerator(state).snapshot_state(5)
+    assert other.batches.query.restore(copy.pieces()) == 1
+
+
+def test_a_savepoint_whose_cut_nobody_tells_fails(
+    published: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would have nothing of the query, and could not be gone on from."""
+    monkeypatch.setattr(spark_stream, "_CUT_INTERVAL", 0.0)
+    first = reader(published)
+    first.snapshot_state(5)
+    (copy,) = first.files()
+    with pytest.raises(QueryCheckpointError, match="'clicks' checkpoint 5 is: take the savepoint"):
+        list(copy.pieces())
+
+
+def test_a_cut_that_is_forgotten_before_the_copy_is_made_was_known(published: Published) -> None:
+    """When a checkpoint after the savepoint was faster."""
+    published.publish(0, [1])
+    noted(published, 1)
+    enumerator = published.enumerator()
+    enumerator.handle_split_request(0)
+    first = reader(published)
+    enumerator.snapshot_state(5)
+    first.snapshot_state(5)
+    (copy,) = first.files()
+    enumerator.snapshot_state(6)
+    enumerator.notify_checkpoint_complete(6)
+    assert list(copy.pieces())
 
 
 def test_a_job_that_begins_without_state_says_so_once(published: Published) -> None:
@@ -176,7 +227,7 @@ def test_a_savepoint_without_copies_is_refused_with_the_way_out(
         with pytest.raises(StreamError, match=r"up to number 2 in another.*an earlier flinkray"):
             other.enumerator(state)
         return
-    del files["query-after-2.tar"]
+    del files["query.tar"]
     enumerator = other.enumerator(state)
     enumerator.handle_split_request(0)  # no reader has looked yet
     reader(other).restore_files(files, is_complete=True)
