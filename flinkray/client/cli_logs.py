@@ -6,9 +6,15 @@ import click
 
 from flinkray.client import cli_output
 from flinkray.client.cli_options import JOB_ID, JSON, common, connected, job_of
-from flinkray.client.cli_settings import note
+from flinkray.client.cli_settings import NO_CLUSTER, note
 from flinkray.core.captured_output import OUTPUT
 from flinkray.scheduler.reports.job_info import JobDetails
+
+
+class NoNodeAnswered(click.ClickException):
+    """None that has files of the job, as where machines are too busy to start a process."""
+
+    exit_code = NO_CLUSTER
 
 
 @click.command()
@@ -52,6 +58,8 @@ def logs(
         found, silent = logs_of_job(job_id, lines)
     for node in silent:
         note(f"node {node} did not answer")
+    if silent and not found:
+        raise NoNodeAnswered(f"what job {job_id} has written is not known; try again")
     if only_output:
         found = [log for log in found if log.file.endswith(OUTPUT)]
     if executors is not None:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from flinkray.client import job_logs
 from flinkray.client.cli import execute
-from flinkray.client.cli_settings import BAD_INPUT, FAILED, Connect
+from flinkray.client.cli_settings import BAD_INPUT, FAILED, NO_CLUSTER, Connect
 from flinkray.client.program import show_as_a_program_does
 from flinkray.datastream import StreamExecutionEnvironment
 from flinkray.streaming.program.execution_target import execution_target
@@ -308,3 +309,21 @@ def test_a_failure_tells_the_terminal_nothing_but_its_words(
     error = capsys.readouterr().err
     assert "\x1b" not in error
     assert "ValueError: \\x1b[2J" in error.splitlines()
+
+
+def test_logs_that_no_node_has_told_of_are_not_said_to_be_empty(
+    cluster: ThreadedCluster,
+    program: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    program.write_text(BUILT_ONLY.format(last="env.execute()"))
+    assert execute(["run", "--python", str(program)], connect=given(cluster)) == 0
+    (job,) = cluster.client.list_jobs()
+    monkeypatch.setattr(job_logs, "logs_of_job", lambda *_: ([], ["10.0.0.1"]))
+    capsys.readouterr()
+    assert execute(["logs", str(job.job_id)], connect=given(cluster)) == NO_CLUSTER
+    assert capsys.readouterr().err.splitlines() == [
+        "node 10.0.0.1 did not answer",
+        f"Error: what job {job.job_id} has written is not known; try again",
+    ]
