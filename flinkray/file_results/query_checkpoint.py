@@ -22,7 +22,9 @@ import re
 import tarfile
 import uuid
 import zipfile
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from io import BufferedReader, BytesIO, RawIOBase
@@ -40,6 +42,10 @@ _SOURCES = "sources"
 _STATE = "state"
 _MOST_LOOKS = 5
 _PIECE = 1 << 20
+_WRITERS = 8
+"""Threads: state has many small files, and to be sure that one is on the disk takes a while."""
+_MOST_WAITING = 32
+"""Files that are in memory."""
 
 _VERSION = re.compile(
     r"(?P<version>\d+)(?:_(?P<id>[^.]*))?\.(?P<kind>delta|snapshot|zip|changelog)"
@@ -177,16 +183,27 @@ class QueryCheckpoint:
         """
         batches = 0
         stream = _Stream(pieces)
+        writing: deque[Future[None]] = deque()
         try:
-            with tarfile.open(fileobj=BufferedReader(stream), mode="r|") as archive:
+            with (
+                ThreadPoolExecutor(_WRITERS, "write a checkpoint of Spark") as writers,
+                tarfile.open(fileobj=BufferedReader(stream), mode="r|") as archive,
+            ):
                 for member in archive:
                     folder, name = self._place(member.name)
                     content = archive.extractfile(member)
                     if content is None:
                         raise QueryCheckpointError(f"{member.name} is no file")
-                    folder.write_pieces(name, iter(partial(content.read, _PIECE), b""))
+                    if member.size > _PIECE:
+                        folder.write_pieces(name, iter(partial(content.read, _PIECE), b""))
+                    else:
+                        writing.append(writers.submit(folder.write_pieces, name, [content.read()]))
+                    while len(writing) > _MOST_WAITING or (writing and writing[0].done()):
+                        writing.popleft().result()
                     if member.name.startswith(f"{_OFFSETS}/"):
                         batches = max(batches, _number(member.name) + 1)
+            for one in writing:
+                one.result()
             if stream.end() != _END:
                 raise tarfile.ReadError("it is cut short")
         except tarfile.TarError as error:

@@ -255,6 +255,24 @@ def test_a_copy_cannot_write_elsewhere(tmp_path: Path, path: str) -> None:
     assert not (tmp_path / "b").exists()
 
 
+def test_state_of_many_small_files_comes_whole(tmp_path: Path) -> None:
+    """They are written by several threads."""
+    logs(tmp_path / "a", offsets=1, commits=1)
+    paths = {f"state/0/{partition}/1.delta" for partition in range(100)}
+    write(tmp_path / "a", *paths)
+    assert paths < moved(tmp_path / "a", tmp_path / "b", 1)
+
+
+def test_a_small_file_that_cannot_be_written_fails_the_restore(tmp_path: Path) -> None:
+    logs(tmp_path / "a", offsets=1, commits=1)
+    write(tmp_path / "a", "state/0/0/1.delta")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b/state").write_text("where a folder is to be")
+    with pytest.raises(OSError, match="state"):
+        moved(tmp_path / "a", tmp_path / "b", 1)
+    assert not (tmp_path / "b/metadata").exists()
+
+
 def test_a_copy_that_is_damaged_is_named(tmp_path: Path) -> None:
     logs(tmp_path / "a", offsets=2, commits=2)
     pieces = list(QueryCheckpoint(str(tmp_path / "a")).pieces(2))
