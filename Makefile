@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # Where it is set, each of the hundreds of processes that tests start would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all test-spark4 test-matrix docs simulate safeguards mutants lint format bench coverage-page clean
+.PHONY: help demo test test-all test-spark4 test-rest-clients test-matrix docs simulate safeguards mutants lint format bench coverage-page clean
 .DEFAULT_GOAL := help
 
 help:
@@ -14,6 +14,7 @@ help:
 	@echo 'make test    lint, types and all tests but the slow ones'
 	@echo 'make test-all  the slow ones, too'
 	@echo 'make test-spark4  the tests of Spark stages on Spark 4, in an environment of its own'
+	@echo 'make test-rest-clients  Flink'"'"'s own command line and schemathesis against the REST endpoint'
 	@echo 'make test-matrix  the fast tests with each Python, and with the oldest and newest Ray'
 	@echo 'make simulate  every simulated scenario with SEEDS=10000 seeds'
 	@echo 'make mutants  how many small changes of decisions and of the RPC core the tests notice'
@@ -68,6 +69,18 @@ $(VENV4)/.ready: pyproject.toml tools/bootstrap tools/spark4_requirements.py
 
 test-spark4: $(VENV4)/.ready
 	@$(VENV4)/bin/pytest --numprocesses 0 tests/spark tests/system/test_spark_job.py $(PYTEST_ARGS)
+
+# Clients of the REST endpoint that are not ours: Flink's command line, and schemathesis.
+VENV_CLIENTS := .venv-rest-clients
+$(VENV_CLIENTS)/.ready: tests/rest_clients/requirements.txt | $(READY)
+	@echo 'Setting up $(VENV_CLIENTS); some 350 MB are downloaded.'
+	@$(BIN)/python -m venv --clear $(VENV_CLIENTS)
+	@$(VENV_CLIENTS)/bin/pip install --quiet --no-deps apache-flink-libraries==2.3.0
+	@$(VENV_CLIENTS)/bin/pip install --quiet --requirement tests/rest_clients/requirements.txt
+	@touch $@
+
+test-rest-clients: $(READY) $(VENV_CLIENTS)/.ready
+	@FLINKRAY_REST_CLIENTS=$(VENV_CLIENTS) $(BIN)/pytest --numprocesses 0 tests/rest_clients $(PYTEST_ARGS)
 
 # Some of them: make test-matrix ROWS="3.10-oldest 3.13"
 ROWS :=

@@ -20,7 +20,15 @@ from flinkray.rest.cluster import ClusterView
 from flinkray.rest.errors import RestError, bad_request, not_found
 from flinkray.rest.json_text import WrittenOnce
 from flinkray.rest.operations import Operations
-from flinkray.rest.requests import Body, job_id, number, number_asked, trigger_id, vertex_id
+from flinkray.rest.requests import (
+    LARGEST_LONG,
+    Body,
+    job_id,
+    number,
+    number_asked,
+    trigger_id,
+    vertex_id,
+)
 from flinkray.scheduler.reports.job_info import JobDetails, TaskExecutorInfo, VertexInfo
 
 _EXCEPTIONS = 20
@@ -238,8 +246,8 @@ class Handlers:
         return Answer({}, 202)
 
     async def client_heartbeat(self, request: web.Request) -> Answer:
-        wanted = job_id(request)
-        await Body.of(request)
+        wanted, body = job_id(request), await Body.of(request)
+        body.number("expiredTimestamp", LARGEST_LONG)  # Flink's client sends it; ours needs none
         await self._cluster.ask(
             f"keep job {wanted} alive", lambda it: it.heartbeat_from_client((wanted,))
         )

