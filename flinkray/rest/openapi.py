@@ -32,13 +32,21 @@ _QUERIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         "How values of several are made one.",
         {"type": "array", "items": {"type": "string", "enum": sorted(AGGREGATIONS)}},
     ),
-    "subtasks": ("Numbers and ranges, as 0,2-4.", _TEXT),
+    "subtasks": (
+        "Numbers and ranges.",
+        {"type": "string", "pattern": r"^\d{1,9}(-\d{1,9})?(,\d{1,9}(-\d{1,9})?)*$"},
+    ),
     "jobs": ("Ids of jobs.", {"type": "array", "items": _ID}),
 }
 
 
 def _object(fields: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    return {"type": "object", "properties": fields}
+    """Of fields that may be left out, or null, which is the same."""
+    null = {"type": "null"}
+    return {
+        "type": "object",
+        "properties": {name: {"anyOf": [schema, null]} for name, schema in fields.items()},
+    }
 
 
 _LOCATION = {
@@ -64,25 +72,26 @@ _BODIES: Mapping[str, dict[str, Any]] = {
         {"targetDirectory": _LOCATION, "drain": _FLAG, "formatType": _FORMAT, "triggerId": _ID}
     ),
     "disposal": {
-        **_object({"savepoint-path": _LOCATION, "triggerId": _ID}),
+        "type": "object",
+        "properties": {"savepoint-path": _LOCATION},
         "required": ["savepoint-path"],
     },
     "heartbeat": _object(
-        {"expiredTimestamp": {"type": "integer", "minimum": 0, "maximum": 2**63 - 1}}
+        {"expiredTimestamp": {"type": "integer", "minimum": 1 - 2**63, "maximum": 2**63 - 1}}
     ),
     "requirements": {
         "type": "object",
         "minProperties": 1,
         "propertyNames": {"pattern": "^[0-9a-f]{32}$"},
         "additionalProperties": {
-            **_object(
-                {
-                    "parallelism": {
-                        **_object({"lowerBound": _BOUND, "upperBound": _BOUND}),
-                        "required": ["upperBound"],
-                    }
+            "type": "object",
+            "properties": {
+                "parallelism": {
+                    "type": "object",
+                    "properties": {"lowerBound": _BOUND, "upperBound": _BOUND},
+                    "required": ["upperBound"],
                 }
-            ),
+            },
             "required": ["parallelism"],
         },
     },
@@ -184,7 +193,8 @@ _ERROR = {
     "content": {
         "application/json": {
             "schema": {
-                **_object({"errors": {"type": "array", "items": _TEXT, "minItems": 1}}),
+                "type": "object",
+                "properties": {"errors": {"type": "array", "items": _TEXT, "minItems": 1}},
                 "required": ["errors"],
             }
         }

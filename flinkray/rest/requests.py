@@ -121,8 +121,14 @@ class Body:
         """None, if there is no such field.  Raises RestError: it is no number up to *largest*."""
         if name not in self:
             return None
-        value = self._of_type(int, "a whole number", name)
-        if isinstance(value, bool) or not -largest <= value <= largest:
+        value = self._fields[name]
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)  # to JSON, 1.0 is one
+        if (
+            not isinstance(value, int)
+            or isinstance(value, bool)
+            or not -largest <= value <= largest
+        ):
             raise bad_request(f"{name} is to be a whole number, not {value!r}")
         return value
 

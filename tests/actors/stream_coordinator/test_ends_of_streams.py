@@ -19,7 +19,12 @@ from flinkray.actors.gateways.stream_coordinator import (
 )
 from flinkray.core.ids import ExecutionGraphID, JobID, JobMasterId
 from flinkray.datastream import StreamExecutionEnvironment
-from flinkray.file_results import PublishedBatches, published_location, stream_execution
+from flinkray.file_results import (
+    MicroBatch,
+    PublishedBatches,
+    published_location,
+    stream_execution,
+)
 from flinkray.rpc import EndpointSpec, LocalRpcService
 from flinkray.scheduler.job.coordinator_events import CoordinatorID, CoordinatorKind
 from flinkray.scheduler.shared.states import JobStatus
@@ -101,15 +106,18 @@ async def test_an_end_counts_in_the_execution_that_it_was_told_in(
 
 
 async def test_what_would_come_again_after_each_restart_is_told_as_such(tmp_path: Path) -> None:
-    """A savepoint that says how far the micro-batches of another job were read."""
+    """A savepoint that says how far the micro-batches of another job were read, and has no copy of
+    what Spark keeps of the query."""
     first = Streams(tmp_path / "first")
     coordinator = await first.start()
+    first.batches.publish(MicroBatch(0, ()))
     first.batches.end()
     await asyncio.wait_for(coordinator.exchange(first.asks(0)), 60)
     states = await coordinator.snapshot(MASTER, 3, str(tmp_path / "savepoint"))
     await coordinator.stop(MASTER)
 
     second = Streams(tmp_path / "second")
+    second.batches.go_on_after(0)
     coordinator = await second.start()
     await coordinator.restore(MASTER, RestoredCoordinators(1, 3, states))
     asking = asyncio.ensure_future(coordinator.exchange(second.asks(1)))
