@@ -23,20 +23,21 @@ _PLACES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "subtask": ("Of the subtask, from 0.", _NUMBER),
     "executor": ("Name of the TaskExecutor.", _TEXT),
 }
+
+
+def _listed(one: str) -> dict[str, Any]:
+    """Texts of that pattern, between commas."""
+    return {"type": "string", "pattern": f"^(({one})(,({one}))*)?$"}
+
+
 _QUERIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "mode": ("What is to become of the job.", {"type": "string", "enum": ["cancel", "stop"]}),
     "maxExceptions": ("The most that are listed.", _NUMBER),
     "failureLabelFilter": ("Labels, of which no exception has any.", _TEXT),
     "get": ("Names of metrics, between commas; without it, all names are listed.", _TEXT),
-    "agg": (
-        "How values of several are made one.",
-        {"type": "array", "items": {"type": "string", "enum": sorted(AGGREGATIONS)}},
-    ),
-    "subtasks": (
-        "Numbers and ranges.",
-        {"type": "string", "pattern": r"^\d{1,9}(-\d{1,9})?(,\d{1,9}(-\d{1,9})?)*$"},
-    ),
-    "jobs": ("Ids of jobs.", {"type": "array", "items": _ID}),
+    "agg": ("How values of several are made one.", _listed("|".join(sorted(AGGREGATIONS)))),
+    "subtasks": ("Numbers and ranges.", _listed(r"\d{1,9}(-\d{1,9})?")),
+    "jobs": ("Ids of jobs.", _listed("[0-9a-f]{32}")),
 }
 
 
@@ -258,13 +259,10 @@ def _described(path: str, operation: _Operation) -> dict[str, Any]:
 def _parameter(
     place: str, name: str, text: str, schema: Mapping[str, Any], *, is_required: bool = False
 ) -> dict[str, Any]:
-    parameter = {
+    return {
         "in": place,
         "name": name,
         "description": text,
         "required": is_required,
         "schema": schema,
     }
-    if schema["type"] == "array":
-        parameter |= {"style": "form", "explode": False}  # between commas
-    return parameter

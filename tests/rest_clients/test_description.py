@@ -29,6 +29,14 @@ checks.positive_data_acceptance.enabled = false
 include-name = "PUT /jobs/{job}/resource-requirements"  # a schema compares no two bounds
 checks.positive_data_acceptance.enabled = false
 
+[[operations]]
+include-name = "POST /savepoint-disposal"  # nor does it know what file systems there are
+checks.positive_data_acceptance.enabled = false
+
+[[operations]]
+include-name = "POST /jobs/{job}/savepoints"
+checks.positive_data_acceptance.enabled = false
+
 [parameters]
 """
 
@@ -58,8 +66,8 @@ def test_all_paths_answer_as_described_for_a_job_that_runs(
         "executor": f'"{executor}"',
         "subtask": "0",
     }
-    # what ends the job is in the other test
-    ending = ("/jobs/{job}/stop", "/jobs/{job}/yarn-cancel")
+    # What ends the job, and what writes where it is told, is in the other test, of no job.
+    ending = ("/jobs/{job}/stop", "/jobs/{job}/yarn-cancel", "/jobs/{job}/savepoints")
     left_out = [text for path in ending for text in ("--exclude-path", path)]
     assert_holds(
         clients,
