@@ -7,18 +7,24 @@ know each other.  That is why they are all here.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
 import pyarrow as pa
 
 from flinkray.core.durations import Duration, Time, milliseconds
-from flinkray.core.values import own, own_all
 from flinkray.datastream.closeable_iterator import CloseableIterator
 from flinkray.datastream.data_stream_sink import DataStreamSink
 from flinkray.datastream.environment_settings import EnvironmentSettings
 from flinkray.datastream.field_aggregates import FieldReduce, PickBy, Position
+from flinkray.datastream.inserted_functions import (
+    KeyAndValue,
+    KeyOfTagged,
+    OfBoth,
+    OfPairs,
+    Tag,
+)
 from flinkray.datastream.operator_settings import StreamSettings
 from flinkray.datastream.queryable_state_stream import QueryableStateStream
 from flinkray.datastream.record_batches import RecordBatches
@@ -35,7 +41,6 @@ from flinkray.streaming.columnar.map_batches import MapBatchesOperator
 from flinkray.streaming.columnar.serialize_batches import SerializeBatchesOperator
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.functions.batch_functions import KeyedBatchFunction, KeyedGroupFunction
-from flinkray.streaming.functions.coroutines import refuse_coroutines
 from flinkray.streaming.functions.functions import (
     AggregateFunction,
     BroadcastProcessFunction,
@@ -46,14 +51,12 @@ from flinkray.streaming.functions.functions import (
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
-    KeySelector,
-    MapFunction,
     NullByteKeySelector,
     ProcessFunction,
     ProcessJoinFunction,
 )
 from flinkray.streaming.functions.output_tag import OutputTag
-from flinkray.streaming.functions.signatures import refuse_signatures
+from flinkray.streaming.functions.signatures import expect_function, expect_kind
 from flinkray.streaming.functions.window_functions import (
     AllWindowFunction,
     ProcessAllWindowFunction,
@@ -97,7 +100,7 @@ from flinkray.streaming.program.transformations import (
     Transformation,
     UnionTransformation,
 )
-from flinkray.streaming.records.keying import Keys, functions_of, require_same_keys
+from flinkray.streaming.records.keying import Keys, require_same_keys
 from flinkray.streaming.records.partitioners import (
     BroadcastPartitioner,
     CustomPartitioner,
@@ -108,7 +111,6 @@ from flinkray.streaming.records.partitioners import (
     ShufflePartitioner,
     StreamPartitioner,
 )
-from flinkray.streaming.records.row import Row
 from flinkray.streaming.records.type_inference import type_of_result
 from flinkray.streaming.records.typeinfo import RowTypeInfo, TypeInformation, Types, expect_type
 from flinkray.streaming.sinks.simple import PrintOperator, SinkFunctionOperator
@@ -136,7 +138,6 @@ if TYPE_CHECKING:
     from flinkray.datastream.spark_table import SparkTable
     from flinkray.scheduler.graph.job_graph import JobVertex
     from flinkray.spark.user_code import SparkEpochFunction
-    from flinkray.streaming.functions.runtime_context import RuntimeContext
 
 __all__ = [
     "AllWindowedStream",
@@ -151,40 +152,6 @@ __all__ = [
     "KeyedStream",
     "WindowedStream",
 ]
-
-
-def expect_function(function: Any, method: str, what: str, values: int = 1) -> Any:
-    """The function, if it has the method or is a plain function.
-
-    Args:
-        values: with how many a plain function is called.
-
-    Raises:
-        TypeError: it is neither, ``async def``, or takes other arguments.
-    """
-    forgotten = isinstance(function, type) and (
-        issubclass(function, Function) or (method == "map_batch" and hasattr(function, method))
-    )
-    if not forgotten and (callable(getattr(function, method, None)) or callable(function)):
-        refuse_coroutines(function, method)
-        refuse_signatures(function, method, values)
-        return function
-    hint = "; make an object of it" if forgotten else ""
-    raise TypeError(f"{what} or a function is needed, got {function!r}{hint}")
-
-
-def expect_kind(function: Any, kind: type, what: str) -> Any:
-    """The function.
-
-    Raises:
-        TypeError: the function is not of that class, or a method of it is ``async def`` or takes
-            other arguments.
-    """
-    if not isinstance(function, kind):
-        raise TypeError(f"{what}, got {function!r}")
-    refuse_coroutines(function)
-    refuse_signatures(function)
-    return function
 
 
 class StreamProgram(EnvironmentSettings, ABC):
@@ -926,7 +893,7 @@ class KeyedStream(DataStream):
     def _collected(self) -> DataStream:
         value_type = self._stream.type_info or Types.PICKLED_BYTE_ARRAY()
         row_type = Types.ROW([self.get_key_type(), value_type])
-        operator = MapOperator(_KeyAndValue(self._keys))
+        operator = MapOperator(KeyAndValue(self._keys))
         return super()._then("Key and value", operator, row_type, typed=False)
 
     def get_key_type(self) -> TypeInformation:
@@ -972,22 +939,6 @@ class KeyedStream(DataStream):
     ) -> DataStream:
         settings.setdefault("sort_keys", (self._keys,))
         return super()._then(name, operator, output_type, typed, keyed=True, **settings)
-
-
-class _KeyAndValue(MapFunction[Any, Row]):
-    def __init__(self, keys: Keys) -> None:
-        self._keys = keys
-
-    def open(self, runtime_context: RuntimeContext) -> None:
-        for function in self._keys.functions:
-            function.open(runtime_context)
-
-    def close(self) -> None:
-        for function in self._keys.functions:
-            function.close()
-
-    def map(self, value: Any) -> Row:
-        return Row(f0=self._keys.of_value(value), f1=value)
 
 
 def _values(stream: DataStream) -> DataStream:
@@ -1439,35 +1390,6 @@ class JoinKeys(Generic[_Windows]):
         return self._in_windows(self._first_key, self._second_key, assigner)
 
 
-class _Tag(MapFunction[Any, Any]):
-    """Says which stream a value is of."""
-
-    def __init__(self, side: int) -> None:
-        self._side = side
-
-    def map(self, value: Any) -> Any:
-        return self._side, value
-
-
-class _KeyOfTagged(KeySelector[Any, Any]):
-    """By the keys of the stream that a value is of."""
-
-    def __init__(self, *keys: Keys) -> None:
-        self._keys = keys
-
-    def open(self, runtime_context: RuntimeContext) -> None:
-        for function in functions_of(*self._keys):
-            function.open(runtime_context)
-
-    def close(self) -> None:
-        for function in functions_of(*self._keys):
-            function.close()
-
-    def get_key(self, value: Any) -> Any:
-        side, tagged = value
-        return self._keys[side].of_value(tagged)
-
-
 class _TwoInWindows:
     """Two streams in windows."""
 
@@ -1494,55 +1416,15 @@ class _TwoInWindows:
         return self
 
     def _apply(
-        self, name: str, function: _OfBoth, output_type: TypeInformation | None
+        self, name: str, function: OfBoth, output_type: TypeInformation | None
     ) -> DataStream:
         tagged = [
-            stream.map(_Tag(side)).name(f"Input{side + 1}")
+            stream.map(Tag(side)).name(f"Input{side + 1}")
             for side, stream in enumerate((self._first, self._second))
         ]
-        keyed = tagged[0].union(tagged[1]).key_by(_KeyOfTagged(*self._keys))
+        keyed = tagged[0].union(tagged[1]).key_by(KeyOfTagged(*self._keys))
         operator = self._builder.build(ListContents(), function, keyed._keys)
         return keyed._then_keyed(self._builder.title(name), operator, output_type)
-
-
-class _OfBoth(WindowFunction[Any, Any, Any, Any]):
-    """Divides the records of a window by stream again."""
-
-    def __init__(self, function: Any, method: str) -> None:
-        self._function = function
-        self._method = method
-
-    def open(self, runtime_context: Any) -> None:
-        if hasattr(self._function, "open"):
-            self._function.open(runtime_context)
-        self._call = getattr(self._function, self._method, self._function)
-
-    def close(self) -> None:
-        if hasattr(self._function, "close"):
-            self._function.close()
-
-    def apply(self, key: Any, window: Any, inputs: Iterable[Any]) -> Iterable[Any]:
-        sides: tuple[list[Any], list[Any]] = ([], [])
-        for side, value in inputs:
-            sides[side].append(value)
-        return self._results(*sides)
-
-    def _results(self, first: list[Any], second: list[Any]) -> Iterable[Any]:
-        return self._call(first, second) or ()
-
-
-class _OfPairs(_OfBoth):
-    def _results(self, first: list[Any], second: list[Any]) -> Iterable[Any]:
-        call = self._call
-        # A function may change what it is given, and a record is in several pairs.
-        first_own, second_own = (
-            _as_it_is if own_all(side) is side else own for side in (first, second)
-        )
-        return (call(first_own(one), second_own(other)) for one in first for other in second)
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
 
 
 class WindowedJoin(_TwoInWindows):
@@ -1552,7 +1434,7 @@ class WindowedJoin(_TwoInWindows):
         """One value for each pair, by a :class:`JoinFunction` or a function of two values; at the
         last moment of the window."""
         expect_function(function, "join", "a JoinFunction", 2)
-        return self._apply("Join", _OfPairs(function, "join"), output_type)
+        return self._apply("Join", OfPairs(function, "join"), output_type)
 
     def columns(self, right_suffix: str = "_right") -> DataStream:
         """The pairs as columns of both streams, without a Python object for each.
@@ -1594,7 +1476,7 @@ class WindowedCoGroup(_TwoInWindows):
         """Any number of values for the two lists of each key and window, of which one may be
         empty, by a :class:`CoGroupFunction` or a function of two lists."""
         expect_function(function, "co_group", "a CoGroupFunction", 2)
-        return self._apply("CoGroup", _OfBoth(function, "co_group"), output_type)
+        return self._apply("CoGroup", OfBoth(function, "co_group"), output_type)
 
 
 class IntervalJoin:

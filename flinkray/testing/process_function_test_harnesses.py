@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flinkray.datastream.data_stream import expect_kind
 from flinkray.streaming.functions.functions import (
     CoProcessFunction,
     KeyedCoProcessFunction,
@@ -13,6 +12,7 @@ from flinkray.streaming.functions.functions import (
     ProcessFunction,
 )
 from flinkray.streaming.functions.output_tag import OutputTag
+from flinkray.streaming.functions.signatures import expect_kind
 from flinkray.streaming.operators.operator import OperatorState
 from flinkray.streaming.operators.process import KeyedProcessOperator, ProcessOperator
 from flinkray.streaming.operators.two_inputs import CoProcessOperator, KeyedCoProcessOperator

@@ -6,7 +6,44 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
+from flinkray.streaming.functions.coroutines import refuse_coroutines
+from flinkray.streaming.functions.functions import Function
+
 _FIRST = "runtime_context"
+
+
+def expect_function(function: Any, method: str, what: str, values: int = 1) -> Any:
+    """The function, if it has the method or is a plain function.
+
+    Args:
+        values: with how many a plain function is called.
+
+    Raises:
+        TypeError: it is neither, ``async def``, or takes other arguments.
+    """
+    forgotten = isinstance(function, type) and (
+        issubclass(function, Function) or (method == "map_batch" and hasattr(function, method))
+    )
+    if not forgotten and (callable(getattr(function, method, None)) or callable(function)):
+        refuse_coroutines(function, method)
+        refuse_signatures(function, method, values)
+        return function
+    hint = "; make an object of it" if forgotten else ""
+    raise TypeError(f"{what} or a function is needed, got {function!r}{hint}")
+
+
+def expect_kind(function: Any, kind: type, what: str) -> Any:
+    """The function.
+
+    Raises:
+        TypeError: the function is not of that class, or a method of it is ``async def`` or takes
+            other arguments.
+    """
+    if not isinstance(function, kind):
+        raise TypeError(f"{what}, got {function!r}")
+    refuse_coroutines(function)
+    refuse_signatures(function)
+    return function
 
 
 def refuse_signatures(function: Any, method: str = "", values: int = 1) -> None:

@@ -1,0 +1,104 @@
+"""Functions that the calls of streams put in: values with their keys, and two streams as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from flinkray.core.values import own, own_all
+from flinkray.streaming.functions.functions import KeySelector, MapFunction
+from flinkray.streaming.functions.window_functions import WindowFunction
+from flinkray.streaming.records.keying import Keys, functions_of
+from flinkray.streaming.records.row import Row
+
+if TYPE_CHECKING:
+    from flinkray.streaming.functions.runtime_context import RuntimeContext
+
+
+class KeyAndValue(MapFunction[Any, Row]):
+    """Each value after its key."""
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        for function in self._keys.functions:
+            function.open(runtime_context)
+
+    def close(self) -> None:
+        for function in self._keys.functions:
+            function.close()
+
+    def map(self, value: Any) -> Row:
+        return Row(f0=self._keys.of_value(value), f1=value)
+
+
+class Tag(MapFunction[Any, Any]):
+    """Says which stream a value is of."""
+
+    def __init__(self, side: int) -> None:
+        self._side = side
+
+    def map(self, value: Any) -> Any:
+        return self._side, value
+
+
+class KeyOfTagged(KeySelector[Any, Any]):
+    """By the keys of the stream that a value is of."""
+
+    def __init__(self, *keys: Keys) -> None:
+        self._keys = keys
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        for function in functions_of(*self._keys):
+            function.open(runtime_context)
+
+    def close(self) -> None:
+        for function in functions_of(*self._keys):
+            function.close()
+
+    def get_key(self, value: Any) -> Any:
+        side, tagged = value
+        return self._keys[side].of_value(tagged)
+
+
+class OfBoth(WindowFunction[Any, Any, Any, Any]):
+    """Divides the records of a window by stream again."""
+
+    def __init__(self, function: Any, method: str) -> None:
+        self._function = function
+        self._method = method
+
+    def open(self, runtime_context: Any) -> None:
+        if hasattr(self._function, "open"):
+            self._function.open(runtime_context)
+        self._call = getattr(self._function, self._method, self._function)
+
+    def close(self) -> None:
+        if hasattr(self._function, "close"):
+            self._function.close()
+
+    def apply(self, key: Any, window: Any, inputs: Iterable[Any]) -> Iterable[Any]:
+        sides: tuple[list[Any], list[Any]] = ([], [])
+        for side, value in inputs:
+            sides[side].append(value)
+        return self._results(*sides)
+
+    def _results(self, first: list[Any], second: list[Any]) -> Iterable[Any]:
+        return self._call(first, second) or ()
+
+
+class OfPairs(OfBoth):
+    """Calls the function with each pair of them."""
+
+    def _results(self, first: list[Any], second: list[Any]) -> Iterable[Any]:
+        call = self._call
+        # A function may change what it is given, and a record is in several pairs.
+        first_own, second_own = (
+            _as_it_is if own_all(side) is side else own for side in (first, second)
+        )
+        return (call(first_own(one), second_own(other)) for one in first for other in second)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
