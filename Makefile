@@ -75,7 +75,7 @@ VENV_CLIENTS := .venv-rest-clients
 $(VENV_CLIENTS)/.ready: tests/rest_clients/requirements.txt | $(READY)
 	@echo 'Setting up $(VENV_CLIENTS); some 350 MB are downloaded.'
 	@$(BIN)/python -m venv --clear $(VENV_CLIENTS)
-	@$(VENV_CLIENTS)/bin/pip install --quiet --no-deps apache-flink-libraries==2.3.0
+	@$(VENV_CLIENTS)/bin/pip install --quiet --no-deps $$(grep ^apache-flink $<)
 	@$(VENV_CLIENTS)/bin/pip install --quiet --requirement tests/rest_clients/requirements.txt
 	@touch $@
 

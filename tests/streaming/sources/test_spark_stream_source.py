@@ -424,9 +424,7 @@ class RunThroughSpark(Run):
         self.start()
 
 
-STEPS_THROUGH_SPARK = st.one_of(
-    st.tuples(st.just("publish"), st.lists(st.integers(1, 3), min_size=1, max_size=3)),
-    st.tuples(st.just("make"), st.integers(1, 4)),
+STEPS_OF_JOBS = (
     st.tuples(st.just("discover"), st.none()),
     st.tuples(st.just("poll"), st.integers(0, 5)),
     st.tuples(st.just("poll"), st.integers(0, 5)),
@@ -434,6 +432,13 @@ STEPS_THROUGH_SPARK = st.one_of(
     st.tuples(st.just("completes"), st.none()),
     st.tuples(st.sampled_from(["fails", "rescales", "keep", "replace"]), st.none()),
     st.tuples(st.just("moves"), st.tuples(st.integers(0, 2), st.booleans())),
+)
+"""Of jobs that another one may go on from."""
+
+STEPS_THROUGH_SPARK = st.one_of(
+    st.tuples(st.just("publish"), st.lists(st.integers(1, 3), min_size=1, max_size=3)),
+    st.tuples(st.just("make"), st.integers(1, 4)),
+    *STEPS_OF_JOBS,
 )
 
 
@@ -525,13 +530,7 @@ class RunOfQuery(Run):
 
 STEPS_OF_QUERY = st.one_of(
     st.tuples(st.just("publish"), st.lists(st.integers(0, 3), max_size=3)),
-    st.tuples(st.just("discover"), st.none()),
-    st.tuples(st.just("poll"), st.integers(0, 5)),
-    st.tuples(st.just("poll"), st.integers(0, 5)),
-    st.tuples(st.just("checkpoint"), st.none()),
-    st.tuples(st.just("completes"), st.none()),
-    st.tuples(st.sampled_from(["fails", "rescales", "keep", "replace"]), st.none()),
-    st.tuples(st.just("moves"), st.tuples(st.integers(0, 2), st.booleans())),
+    *STEPS_OF_JOBS,
 )
 
 
