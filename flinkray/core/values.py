@@ -283,7 +283,7 @@ def _copier_of(kind: type) -> Copier:
         return _own_named_tuple
     if dataclasses.is_dataclass(kind) and _is_its_dictionary(kind):
         return _own_frozen if is_frozen(kind) else _own_fields
-    if hasattr(kind, "__pydantic_fields__"):
+    if hasattr(kind, "__pydantic_private__"):
         model: Any = kind
         return _own_frozen_model if model.model_config.get("frozen") else _own_object
     if is_frozen(kind):

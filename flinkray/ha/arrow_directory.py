@@ -6,12 +6,15 @@ import os
 from contextlib import suppress
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
+import pyarrow as pa
 import pyarrow.fs
 
 from flinkray.core.locations import without_secrets
 from flinkray.ha.directory import UNFINISHED, Directory
 
 _OBJECT_STORES = frozenset({"s3", "gcs", "abfs"})
+
+_KNOWS_DELAYED_OPEN = int(pa.__version__.partition(".")[0]) >= 21
 
 
 def is_object_store(file_system: pyarrow.fs.FileSystem) -> bool:
@@ -23,15 +26,16 @@ def is_object_store(file_system: pyarrow.fs.FileSystem) -> bool:
 def arrow_file_system(uri: str) -> tuple[pyarrow.fs.FileSystem, str]:
     """The file system of a URI, and the path in it.
 
-    On S3 what is small is stored by one request when it is closed, and not by three.  Credentials,
-    region and endpoint are those of the URI, or of the environment, as pyarrow has it.
+    On S3 what is small is stored by one request when it is closed, and not by three (which pyarrow
+    can since version 21).  Credentials, region and endpoint are those of the URI, or of the
+    environment, as pyarrow has it.
 
     Raises:
         ValueError: pyarrow does not know the scheme, or cannot read the URI.
         OSError: the region of a bucket cannot be found out.
     """
     parts = urlsplit(uri)
-    if parts.scheme == "s3":
+    if parts.scheme == "s3" and _KNOWS_DELAYED_OPEN:
         query = {"allow_delayed_open": "true", **dict(parse_qsl(parts.query))}
         uri = urlunsplit(parts._replace(query=urlencode(query)))
     file_system, path = pyarrow.fs.FileSystem.from_uri(uri)

@@ -67,6 +67,8 @@ class KeyNumbers:
             # A narrow type may not hold the difference, nor the base.
             values = values.astype(np.int64, copy=False)
         places = values - base if base else values
+        if places.dtype == np.uint64:  # which NumPy 1 does not take
+            places = places.astype(np.intp)
         slots: Slots = dense.take(places)  # as dense[places], in half the time
         if slots.min() < 0:
             missing = values[slots < 0]

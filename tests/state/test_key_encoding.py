@@ -238,7 +238,9 @@ ATOMS = (
     | st.uuids()
 )
 KEYS = st.recursive(
-    ATOMS, lambda keys: st.lists(keys, max_size=3).map(tuple) | st.frozensets(keys, max_size=3)
+    ATOMS,
+    lambda keys: st.lists(keys, max_size=3).map(tuple) | st.frozensets(keys, max_size=3),
+    max_leaves=20,
 )
 
 
