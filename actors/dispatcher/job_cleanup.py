@@ -11,7 +11,7 @@ from flinkray.actors.gateways.messages import ArchivedJob, StoredJob
 from flinkray.actors.shared.cluster_services import ClusterServices
 from flinkray.actors.shared.user_storage import UserStorage
 from flinkray.core.ids import DispatcherId, JobID
-from flinkray.file_results import ResultDirectory, results_of_job
+from flinkray.file_results import delete_directory, results_of_job
 from flinkray.ha import JobGraphStore, JobResultStore, StoreError
 
 
@@ -78,8 +78,7 @@ class JobCleanup:
 
     async def _delete_file_results(self, job_id: JobID) -> None:
         location = results_of_job(self._services.arguments.storage_dir, job_id)
-        directory = ResultDirectory(location)
         try:
-            await self._services.rpc_service.run_blocking(directory.delete)
+            await self._services.rpc_service.run_blocking(delete_directory, location)
         except OSError as error:
             raise StoreError(f"cannot delete {location}: {error}") from error

@@ -9,7 +9,7 @@ from flinkray.actors.gateways.messages import ArchivedJob
 from flinkray.core import options
 from flinkray.core.config import Configuration
 from flinkray.core.ids import JobID
-from flinkray.file_results import ResultDirectory, data_of_job
+from flinkray.file_results import data_of_job, delete_directory
 from flinkray.ha import JobResultStore, StoreError
 from flinkray.rpc import RpcEndpoint, TimerHandle
 
@@ -120,8 +120,8 @@ class JobHistory:
             self._forgotten.pop(job_id, None)
 
     async def _delete_data(self, job_id: JobID) -> None:
-        directory = ResultDirectory(data_of_job(self._storage_dir, job_id))
-        await self._endpoint.rpc_service.run_blocking(directory.delete)
+        location = data_of_job(self._storage_dir, job_id)
+        await self._endpoint.rpc_service.run_blocking(delete_directory, location)
 
 
 def _end_time(job: ArchivedJob) -> float:

@@ -1,4 +1,4 @@
-"""Files of state, locally and wherever pyarrow has a file system for.  Blocking.
+"""Files of state, and those of this machine.  Blocking.
 
 A file is written once, under a name of its own, from its beginning to its end, and durable when it
 is closed.  It is read in ranges.
@@ -9,21 +9,10 @@ from __future__ import annotations
 import os
 import posixpath
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import unquote
 
-import pyarrow.fs
-
-from flinkray.checkpoint import locations
-from flinkray.checkpoint.errors import (
-    CheckpointStorageError,
-    UnusableLocationError,
-    storage_errors,
-)
-from flinkray.ha.arrow_directory import ArrowDirectory, arrow_file_system, is_object_store
 from flinkray.ha.directory import Directory, LocalDirectory, LocalFileSystem, files_in
 
 Buffer = bytes | bytearray | memoryview
@@ -169,149 +158,3 @@ def _make_durable_directory(path: str) -> None:
         _make_durable_directory(parent)
         Path(path).mkdir(exist_ok=True)
         LocalFileSystem().sync_directory(parent)
-
-
-class _ArrowOutput:
-    def __init__(self, file_system: pyarrow.fs.FileSystem, path: str) -> None:
-        self._file_system = file_system
-        self._path = path
-        self._file = file_system.open_output_stream(path)
-
-    def write(self, data: Buffer) -> None:
-        self._file.write(data)
-
-    def close(self) -> None:
-        self._file.close()
-
-    def discard(self) -> None:
-        with suppress(OSError):
-            self._file.close()
-        with suppress(FileNotFoundError):
-            self._file_system.delete_file(self._path)
-
-
-class _ArrowInput:
-    def __init__(self, file_system: pyarrow.fs.FileSystem, path: str) -> None:
-        self._file = file_system.open_input_file(path)
-        self.size: int = self._file.size()
-
-    def read(self, offset: int, length: int) -> bytes:
-        if length <= 0 or offset >= self.size:
-            return b""
-        data: bytes = self._file.read_at(min(length, self.size - offset), offset)
-        return data
-
-    def close(self) -> None:
-        self._file.close()
-
-
-class ArrowStateFiles(StateFiles):
-    """Of any file system that pyarrow knows.
-
-    Args:
-        path: what pyarrow calls *location*; other locations of the storage are found from there.
-    """
-
-    def __init__(self, file_system: pyarrow.fs.FileSystem, path: str, location: str) -> None:
-        self._file_system = file_system
-        self._path = path
-        self._location = location
-
-    @classmethod
-    def of(cls, location: str) -> ArrowStateFiles:
-        """The storage that a location is in.
-
-        Raises:
-            UnusableLocationError: pyarrow does not know the scheme, or cannot read the URI.
-            CheckpointStorageError: the storage, or what it needs, is not there at present.
-        """
-        try:
-            file_system, path = arrow_file_system(location)
-        except (ValueError, NotImplementedError, OSError) as error:
-            text = str(error)
-            if "@" in location:  # pyarrow tells the whole of it
-                text = "it cannot be read; write / as %2F in keys and secrets"
-            may_help = isinstance(error, OSError)
-            kind = CheckpointStorageError if may_help else UnusableLocationError
-            raise kind(location, f"pyarrow has no file system for it: {text}") from error
-        return cls(file_system, path, location)
-
-    def create(self, location: str) -> OutputFile:
-        path = self._of(location)
-        if not is_object_store(self._file_system):
-            self._file_system.create_dir(posixpath.dirname(path), recursive=True)
-        return _ArrowOutput(self._file_system, path)
-
-    def open(self, location: str) -> InputFile:
-        return _ArrowInput(self._file_system, self._of(location))
-
-    def delete(self, location: str) -> None:
-        with suppress(FileNotFoundError):
-            self._file_system.delete_file(self._of(location))
-
-    def names(self, location: str) -> list[str]:
-        if not self.is_directory(location):
-            return []
-        selector = pyarrow.fs.FileSelector(self._of(location), allow_not_found=True)
-        return sorted(info.base_name for info in self._file_system.get_file_info(selector))
-
-    def sizes(self, location: str) -> dict[str, int]:
-        if not self.is_directory(location):
-            return {}
-        selector = pyarrow.fs.FileSelector(self._of(location), allow_not_found=True)
-        found = self._file_system.get_file_info(selector)
-        return {each.base_name: each.size for each in found if each.is_file}
-
-    def is_directory(self, location: str) -> bool:
-        info = self._file_system.get_file_info(self._of(location))
-        return bool(info.type == pyarrow.fs.FileType.Directory)
-
-    def remove_if_empty(self, location: str) -> None:
-        with suppress(FileNotFoundError):
-            if self.is_directory(location) and not self.names(location):
-                self._file_system.delete_dir(self._of(location))
-
-    def entries(self, location: str) -> Directory:
-        return ArrowDirectory(self._file_system, self._of(location), location)
-
-    def _of(self, location: str) -> str:
-        way = posixpath.relpath(*map(_path_in_storage, (location, self._location)))
-        return posixpath.normpath(posixpath.join(self._path, way))
-
-
-def _path_in_storage(location: str) -> str:
-    """Of a URI, as pyarrow calls it."""
-    return unquote(locations.path_of(location))
-
-
-_LOCAL = LocalStateFiles()
-_known: dict[tuple[str, str, str], StateFiles] = {}
-_schemes: dict[str, Callable[[str], StateFiles]] = {}
-
-
-def register_state_files(scheme: str, opener: Callable[[str], StateFiles]) -> None:
-    """Have the storage of URIs of *scheme* opened by *opener* each time, in this process."""
-    _schemes[scheme] = opener
-
-
-def files_at(location: str) -> StateFiles:
-    """The storage of a location, opened once in this process.  Raises CheckpointStorageError."""
-    if locations.is_local(location):
-        return _LOCAL
-    storage = locations.storage_of(location)
-    if storage[0] in _schemes:
-        return _schemes[storage[0]](location)
-    if storage not in _known:
-        _known[storage] = ArrowStateFiles.of(location)
-    return _known[storage]
-
-
-@contextmanager
-def opened(location: str) -> Iterator[InputFile]:
-    """Raises CheckpointStorageError."""
-    with storage_errors(location, "read"):
-        file = files_at(location).open(location)
-    try:
-        yield file
-    finally:
-        file.close()

@@ -15,8 +15,9 @@ from flinkray.checkpoint.errors import (
     UnknownCheckpointFormatError,
     storage_errors,
 )
-from flinkray.checkpoint.files import Buffer, InputFile, OutputFile, files_at, opened
+from flinkray.checkpoint.files import Buffer, InputFile, OutputFile
 from flinkray.checkpoint.handles import CarriedFile, FileState, InlineState, StateLocation
+from flinkray.checkpoint.storages import files_at, opened
 from flinkray.core.ids import random_bytes
 
 INLINE = "state in a handle"

@@ -23,7 +23,6 @@ from flinkray.checkpoint.errors import (
     UnknownCheckpointFormatError,
     storage_errors,
 )
-from flinkray.checkpoint.files import files_at
 from flinkray.checkpoint.handles import (
     FileState,
     KeyedStateHandle,
@@ -32,6 +31,7 @@ from flinkray.checkpoint.handles import (
 )
 from flinkray.checkpoint.metadata import CheckpointedOperator, CheckpointMetadata, SnapshotKind
 from flinkray.checkpoint.state_files import StateWriter, delete_state, go_on, random_name
+from flinkray.checkpoint.storages import files_at
 from flinkray.core.errors import StoredFormatError
 from flinkray.core.ids import JobID
 from flinkray.core.job_options import CHECKPOINTING_INLINE_THRESHOLD

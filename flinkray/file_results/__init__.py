@@ -4,33 +4,44 @@ A result that Spark writes or reads cannot stay in the processes that produced i
 a producer has a directory of its own; what belongs to the result is what its manifest lists, which
 is written last.  So a directory without a manifest is of an attempt that did not finish, and a file
 that is listed and not there is lost, never silently missing.
+
+Names are loaded when they are used: who knows only where results lie needs no Arrow for it.
 """
 
-from flinkray.file_results.batches import MicroBatch, MicroBatchColumnsError, PublishedBatches
-from flinkray.file_results.commit_log import FileCommitLog
-from flinkray.file_results.directory import FileResultLostError, ResultDirectory, register_files
-from flinkray.file_results.epochs import Epoch, EpochPart, Epochs, EpochsDone, stream_execution
-from flinkray.file_results.layout import (
-    commit_log_location,
-    data_of_job,
-    epochs_location,
-    look_ups_location,
-    partition_location,
-    published_location,
-    results_of_job,
-    whole_location,
-)
-from flinkray.file_results.look_ups import LookUpNotes
-from flinkray.file_results.published import (
-    NonDeterministicSourceError,
-    Publication,
-    PublishedPartition,
-    PublishedPartitions,
-    digest_of,
-)
-from flinkray.file_results.query_checkpoint import QueryCheckpoint, QueryCheckpointError
-from flinkray.file_results.reader import RowGroupSplit, read_batches, share_of
-from flinkray.file_results.writer import ResultSchemaError, ResultWriter
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flinkray.core.lazy_door import lazy_door
+
+if TYPE_CHECKING:
+    from flinkray.file_results.batches import MicroBatch, MicroBatchColumnsError, PublishedBatches
+    from flinkray.file_results.commit_log import FileCommitLog
+    from flinkray.file_results.deletion import delete_directory
+    from flinkray.file_results.directory import FileResultLostError, ResultDirectory, register_files
+    from flinkray.file_results.epochs import Epoch, EpochPart, Epochs, EpochsDone
+    from flinkray.file_results.layout import (
+        commit_log_location,
+        data_of_job,
+        epochs_location,
+        look_ups_location,
+        partition_location,
+        published_location,
+        results_of_job,
+        stream_execution,
+        whole_location,
+    )
+    from flinkray.file_results.look_ups import LookUpNotes
+    from flinkray.file_results.published import (
+        NonDeterministicSourceError,
+        Publication,
+        PublishedPartition,
+        PublishedPartitions,
+        digest_of,
+    )
+    from flinkray.file_results.query_checkpoint import QueryCheckpoint, QueryCheckpointError
+    from flinkray.file_results.reader import RowGroupSplit, read_batches, share_of
+    from flinkray.file_results.writer import ResultSchemaError, ResultWriter
 
 __all__ = [
     "Epoch",
@@ -55,6 +66,7 @@ __all__ = [
     "RowGroupSplit",
     "commit_log_location",
     "data_of_job",
+    "delete_directory",
     "digest_of",
     "epochs_location",
     "look_ups_location",
@@ -67,3 +79,43 @@ __all__ = [
     "stream_execution",
     "whole_location",
 ]
+
+__getattr__ = lazy_door(
+    __name__,
+    {
+        "Epoch": "epochs",
+        "EpochPart": "epochs",
+        "Epochs": "epochs",
+        "EpochsDone": "epochs",
+        "FileCommitLog": "commit_log",
+        "FileResultLostError": "directory",
+        "LookUpNotes": "look_ups",
+        "MicroBatch": "batches",
+        "MicroBatchColumnsError": "batches",
+        "NonDeterministicSourceError": "published",
+        "Publication": "published",
+        "PublishedBatches": "batches",
+        "PublishedPartition": "published",
+        "PublishedPartitions": "published",
+        "QueryCheckpoint": "query_checkpoint",
+        "QueryCheckpointError": "query_checkpoint",
+        "ResultDirectory": "directory",
+        "ResultSchemaError": "writer",
+        "ResultWriter": "writer",
+        "RowGroupSplit": "reader",
+        "commit_log_location": "layout",
+        "data_of_job": "layout",
+        "delete_directory": "deletion",
+        "digest_of": "published",
+        "epochs_location": "layout",
+        "look_ups_location": "layout",
+        "partition_location": "layout",
+        "published_location": "layout",
+        "read_batches": "reader",
+        "register_files": "directory",
+        "results_of_job": "layout",
+        "share_of": "reader",
+        "stream_execution": "layout",
+        "whole_location": "layout",
+    },
+)

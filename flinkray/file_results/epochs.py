@@ -17,18 +17,12 @@ from typing import NamedTuple
 
 import pyarrow.fs
 
-from flinkray.core.ids import ExecutionGraphID
 from flinkray.file_results.directory import ResultDirectory
 
 _VERSION = 1
 _DONE = re.compile(r"_done-(\d+)\.json")
 _EPOCH = re.compile(r"(\d+)\.json")
 _ROWS = "rows"
-
-
-def stream_execution(graph_id: ExecutionGraphID | None, restores: int) -> str:
-    """Another one each time when all of a job's streams go back to a checkpoint."""
-    return "" if graph_id is None else f"{graph_id}-{restores}"
 
 
 class EpochPart(NamedTuple):

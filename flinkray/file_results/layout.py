@@ -67,3 +67,8 @@ def epochs_location(storage_dir: str, job_id: JobID, vertex_id: JobVertexID) -> 
 def look_ups_location(storage_dir: str, job_id: JobID, operator_id: str) -> str:
     """Of the notes of the look-up with that operator id."""
     return f"{results_of_job(storage_dir, job_id)}/look-ups/{operator_id}"
+
+
+def stream_execution(graph_id: ExecutionGraphID | None, restores: int) -> str:
+    """Another one each time when all of a job's streams go back to a checkpoint."""
+    return "" if graph_id is None else f"{graph_id}-{restores}"

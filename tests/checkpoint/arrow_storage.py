@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow.fs
 import pytest
 
-from flinkray.checkpoint import files
-from flinkray.checkpoint.files import ArrowStateFiles
+from flinkray.checkpoint import storages
+from flinkray.checkpoint.arrow_files import ArrowStateFiles
 
 
 class ObjectStore:
@@ -41,5 +41,7 @@ def mount(monkeypatch: pytest.MonkeyPatch, scheme: str, file_system: Any, folder
     """Let *folder* be ``<scheme>://bucket/dir``."""
     location = f"{scheme}://bucket/dir"
     storage = (scheme, "bucket", "")
-    monkeypatch.setitem(files._known, storage, ArrowStateFiles(file_system, str(folder), location))
+    monkeypatch.setitem(
+        storages._known, storage, ArrowStateFiles(file_system, str(folder), location)
+    )
     return location

@@ -15,6 +15,7 @@ import pyarrow.fs
 import pytest
 
 from flinkray.checkpoint import locations
+from flinkray.checkpoint.arrow_files import ArrowStateFiles
 from flinkray.checkpoint.errors import (
     CheckpointAccessError,
     CheckpointNotFoundError,
@@ -24,7 +25,6 @@ from flinkray.checkpoint.errors import (
     IncompleteCheckpointError,
     UnknownCheckpointFormatError,
 )
-from flinkray.checkpoint.files import ArrowStateFiles, files_at
 from flinkray.checkpoint.handles import (
     ChannelStateHandle,
     FileState,
@@ -64,6 +64,7 @@ from flinkray.checkpoint.storage import (
     savepoint_directory,
     write_metadata,
 )
+from flinkray.checkpoint.storages import files_at
 from flinkray.core.ids import JobID
 from tests.checkpoint.arrow_storage import ObjectStore, mount
 

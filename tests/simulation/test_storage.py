@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from flinkray.checkpoint.files import files_at
+from flinkray.checkpoint.storages import files_at
 from flinkray.core.ids import JobID
 from flinkray.core.message import message
 from flinkray.core.schema import stored

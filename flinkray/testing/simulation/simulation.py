@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from pyarrow.fs import FileSystem as ArrowFileSystem
 
-from flinkray.checkpoint.files import register_state_files
+from flinkray.checkpoint.storages import register_state_files
 from flinkray.core.ids import random_bytes_from
 from flinkray.file_results import register_files
 from flinkray.ha.directory import FileDirectory

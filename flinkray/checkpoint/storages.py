@@ -1,0 +1,44 @@
+"""Which storage has the files at a location."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from flinkray.checkpoint import locations
+from flinkray.checkpoint.errors import storage_errors
+from flinkray.checkpoint.files import InputFile, LocalStateFiles, StateFiles
+
+_LOCAL = LocalStateFiles()
+_known: dict[tuple[str, str, str], StateFiles] = {}
+_schemes: dict[str, Callable[[str], StateFiles]] = {}
+
+
+def register_state_files(scheme: str, opener: Callable[[str], StateFiles]) -> None:
+    """Have the storage of URIs of *scheme* opened by *opener* each time, in this process."""
+    _schemes[scheme] = opener
+
+
+def files_at(location: str) -> StateFiles:
+    """The storage of a location, opened once in this process.  Raises CheckpointStorageError."""
+    if locations.is_local(location):
+        return _LOCAL
+    storage = locations.storage_of(location)
+    if storage[0] in _schemes:
+        return _schemes[storage[0]](location)
+    if storage not in _known:
+        from flinkray.checkpoint.arrow_files import ArrowStateFiles  # pyarrow takes its time
+
+        _known[storage] = ArrowStateFiles.of(location)
+    return _known[storage]
+
+
+@contextmanager
+def opened(location: str) -> Iterator[InputFile]:
+    """Raises CheckpointStorageError."""
+    with storage_errors(location, "read"):
+        file = files_at(location).open(location)
+    try:
+        yield file
+    finally:
+        file.close()
