@@ -68,6 +68,56 @@ def test_a_failing_seed_is_shown_with_its_story_and_the_command_that_replays_it(
     assert (failed["passed"], [it["seed"] for it in failed["failures"]]) == (7, [7])
 
 
+def test_questions_that_are_asked_again_and_again_do_not_push_the_cause_out_of_the_story(
+    scenario: pytest.Pytester,
+) -> None:
+    scenario.makepyfile(
+        test_scenario="""
+from flinkray.testing.simulation import Simulation, simulate
+
+@simulate(seeds=1)
+async def test_waits(simulation: Simulation) -> None:
+    simulation.tell("before all")
+    simulation.tell("the cause")
+    numbers = iter(range(10_000))
+
+    def is_done() -> bool:
+        simulation.tell("ask is_done #%d", next(numbers))
+        simulation.tell("result #%d", next(numbers))
+        return False
+
+    await simulation.eventually(is_done, within=30)
+"""
+    )
+    result = run(scenario)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*test *before all",
+            "*test *the cause",
+            "... * more of kinds that are below",
+            "*test *ask is_done #*",
+            "seed 0 failed at 30.* s, after * steps; trace *",
+        ]
+    )
+    assert str(result.stdout).count("ask is_done") == 4  # once in the source
+
+
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        ("def test_it(simulation): ...", "TypeError: test_it: a scenario is an `async def`"),
+        ("async def test_it(): ...", "TypeError: test_it: a scenario takes a parameter*"),
+    ],
+)
+def test_what_is_no_scenario_is_refused(scenario: pytest.Pytester, source: str, error: str) -> None:
+    begin = "from flinkray.testing.simulation import simulate\n\n@simulate()\n"
+    scenario.makepyfile(test_scenario=f"{begin}{source}")
+    result = run(scenario)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([f"E*{error}"])
+
+
 @pytest.mark.parametrize(
     ("options", "seeds"),
     [

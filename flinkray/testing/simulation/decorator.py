@@ -22,7 +22,13 @@ def simulate(
     with *faults* and *options*; other parameters are fixtures, shared by all seeds of the test.
     ``pytest --seeds N`` runs N seeds, ``--first-seed S`` begins at S and ``--seed S`` runs that
     one.  A failure shows the seed, the end of its story and the command that replays it.
+
+    Raises:
+        TypeError: the test is not ``async``, or takes no *simulation*.
+        ValueError: there is no seed.
     """
+    if seeds < 1:
+        raise ValueError(f"at least one seed is needed, got {seeds}")
 
     import pytest  # which those who use the rest of this package may not have
 
@@ -47,6 +53,8 @@ def simulate(
                 raise
             pytest_plugin.write_report(config, run)
 
+        if not inspect.iscoroutinefunction(scenario):
+            raise TypeError(f"{scenario.__qualname__}: a scenario is an `async def`")
         functools.update_wrapper(test, scenario)
         del test.__wrapped__  # type: ignore[attr-defined]
         signature = inspect.signature(scenario)

@@ -119,8 +119,9 @@ def _run_one(
 
 
 def _explain(item: pytest.Item, simulation: Simulation, error: BaseException) -> str:
+    story = "\n".join(simulation.story.end(LAST_LINES))
     return (
-        f"{simulation.story.text(LAST_LINES)}\n\n"
+        f"{story}\n\n"
         f"{summary_of(error)}\n"
         f"seed {simulation.seed} failed at {simulation.now:.6f} s, after "
         f"{simulation.scheduler.steps} steps; trace {simulation.trace_hash}\n"

@@ -60,7 +60,7 @@ class Simulation:
         conditions: Conditions | None = None,
         nodes: int = 1,
         time_limit: float = 3600.0,
-        story_length: int = 2000,
+        story_length: int = 10_000,
         epoch: float = 1_700_000_000.0,
         log_level: int = logging.INFO,
     ) -> None:

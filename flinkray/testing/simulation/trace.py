@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from array import array
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from hashlib import blake2b
 
 _CHUNK = 8192
+
+_OF_A_KIND = 3
+"""Lines that differ by the numbers of calls alone, as those of questions that are asked again and
+again: so many are shown of a story's end, which would hold nothing else."""
+_NUMBER_OF_CALL = re.compile(r"#\d+")
 
 
 class Trace:
@@ -50,17 +56,48 @@ class SimulationStory:
         self.count += 1
         self._entries.append((now, process, line, args))
 
-    def lines(self, last: int | None = None) -> Iterator[str]:
+    def lines(self) -> Iterator[str]:
         """Virtual time in seconds, process, what happened."""
-        entries = list(self._entries)
-        if last is not None:
-            entries = entries[-last:]
-        if self.count > len(entries):
-            yield f"... {self.count - len(entries)} lines before"
-        width = max((len(process) for _, process, _, _ in entries), default=0)
-        for now, process, line, args in entries:
-            text = line % args if args else line
-            yield f"{now:12.6f}  {process:<{width}}  {text}"
+        if self.count > len(self._entries):
+            yield f"... {self.count - len(self._entries)} lines before"
+        width = max((len(process) for _, process, _, _ in self._entries), default=0)
+        for now, process, line, args in self._entries:
+            yield _shown(now, process, width, _text(line, args))
 
-    def text(self, last: int | None = None) -> str:
-        return "\n".join(self.lines(last))
+    def text(self) -> str:
+        return "\n".join(self.lines())
+
+    def end(self, last: int) -> Iterator[str]:
+        """As many lines, of which the last three of each kind are there."""
+        kinds: Counter[tuple[str, str]] = Counter()
+        shown: list[tuple[float, str, str]] = []
+        left_out: dict[int, int] = {}
+        """So many, after that many of those that are shown, counted from the end."""
+        seen = 0
+        for now, process, line, args in reversed(self._entries):
+            if len(shown) == last:
+                break
+            seen += 1
+            text = _text(line, args)
+            kind = process, _NUMBER_OF_CALL.sub("#", text)
+            kinds[kind] += 1
+            if kinds[kind] > _OF_A_KIND:
+                left_out[len(shown)] = left_out.get(len(shown), 0) + 1
+            else:
+                shown.append((now, process, text))
+        if self.count > seen:
+            yield f"... {self.count - seen} lines before"
+        width = max((len(process) for _, process, _ in shown), default=0)
+        for place in range(len(shown), -1, -1):
+            if place in left_out:
+                yield f"... {left_out[place]} more of kinds that are below"
+            if place:
+                yield _shown(*shown[place - 1][:2], width, shown[place - 1][2])
+
+
+def _text(line: str, args: tuple[object, ...]) -> str:
+    return line % args if args else line
+
+
+def _shown(now: float, process: str, width: int, text: str) -> str:
+    return f"{now:12.6f}  {process:<{width}}  {text}"
