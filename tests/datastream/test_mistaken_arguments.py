@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,17 @@ import pytest
 
 from flinkray.core.durations import Duration, Time
 from flinkray.datastream import OutputTag, StreamExecutionEnvironment, WatermarkStrategy
-from flinkray.datastream.common import Configuration, Types
-from flinkray.datastream.connectors import DataGeneratorSource
+from flinkray.datastream.common import Configuration, Encoder, Types
+from flinkray.datastream.connectors import (
+    DataGeneratorSource,
+    FileSink,
+    FileSource,
+    ParquetFormat,
+)
+from flinkray.datastream.connectors.file_system import StreamFormat
 from flinkray.datastream.functions import KeyedProcessFunction, ProcessFunction
 from flinkray.streaming.errors import OperatorError, StreamError
+from tests.streaming.sources.reading import read
 
 Wrong = Any
 """Arguments that no type checker would let through."""
@@ -147,14 +155,68 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: DataGeneratorSource(abs, wrong(3.5)),
         "the count of records is a whole number (int), got 3.5",
     ),
+    "a format in the place of another path": (
+        lambda: FileSource("/data", "csv"),
+        "FileSource takes paths without names, and 'csv' in their place looks like the format: "
+        "give file_format='csv', or './csv' for a file or directory of that name",
+    ),
+    "a format in capitals in the place of another path": (
+        lambda: FileSource("/data", "CSV"),
+        "FileSource takes paths without names, and 'CSV' in their place looks like the format: "
+        "give file_format='csv', or './CSV' for a file or directory of that name",
+    ),
+    "a PyFlink format in the place of another path": (
+        lambda: FileSource("/data", wrong(StreamFormat.text_line_format())),
+        "a path of a FileSource is a str or a pathlib.Path, got StreamFormat(file_format='text'); "
+        "several are given one by one, and a format is given as file_format=",
+    ),
+    "a list of paths": (
+        lambda: FileSource(wrong(["/data", "/more"])),
+        "a path of a FileSource is a str or a pathlib.Path, got ['/data', '/more']; "
+        "several are given one by one, and a format is given as file_format=",
+    ),
+    "a PyFlink format for the format of a source": (
+        lambda: FileSource("/data", file_format=wrong(StreamFormat.text_line_format())),
+        "file_format of a FileSource is one of 'text', 'csv', 'json', 'parquet', or a "
+        "RecordFormat, got StreamFormat(file_format='text')",
+    ),
+    "a column's name for the names of columns": (
+        lambda: FileSource("/data", file_format="csv", column_names=wrong("id")),
+        "column_names is a list of texts, got 'id'",
+    ),
+    "an encoder for the format of a sink": (
+        lambda: FileSink("/data", wrong(Encoder.simple_string_encoder())),
+        "file_format of a FileSink is one of 'text', 'json', 'csv', 'parquet', or a FileFormat, "
+        "got Encoder(file_format='text')",
+    ),
+    "a class for the format of a sink": (
+        lambda: FileSink("/data", wrong(ParquetFormat)),
+        "file_format of a FileSink is one of 'text', 'json', 'csv', 'parquet', or a FileFormat, "
+        "got <class 'flinkray.streaming.sinks.file_formats.ParquetFormat'>",
+    ),
+    "several paths of a sink": (
+        lambda: FileSink(wrong(["/data"])),
+        "a path of a FileSink is a str or a pathlib.Path, got ['/data']",
+    ),
 }
 
 
 @pytest.mark.parametrize("mistake", REFUSED)
 def test_a_mistaken_argument_is_refused_at_once_and_said_to_be_what_it_is(mistake: str) -> None:
     give, words = REFUSED[mistake]
-    with pytest.raises(TypeError, match=f"^{re.escape(words)}$"):
+    with pytest.raises((TypeError, StreamError), match=f"^{re.escape(words)}$"):
         give()
+
+
+def test_a_directory_named_as_a_format_is_read_by_a_path_that_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("csv", "text"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "lines").write_text(f"{name}\n")
+    for source in (FileSource("csv", "./text"), FileSource(Path("csv"), Path("text"))):
+        assert sorted(read(source)) == ["csv", "text"]
 
 
 def test_numbers_of_numpy_are_whole_numbers_and_numbers() -> None:

@@ -156,7 +156,8 @@ def _json_form(value: Any) -> Any:
 
 
 class CsvFormat(FileFormat):
-    """Comma-separated values; one column for what is no row or tuple."""
+    """Comma-separated values without a line of names; one column for what is no row or tuple.
+    Fields are written as ``str`` does it, and what holds other values has no form there."""
 
     suffix = "csv"
 
@@ -167,8 +168,28 @@ class CsvFormat(FileFormat):
 _BYTE_ORDER_MARK = "\ufeff"
 
 
+_WITHOUT_CSV_FORM = (
+    *(dict, list, tuple, Row, set, frozenset, np.ndarray),
+    *(bytes, bytearray, memoryview),
+)
+"""Fields that no reader of CSV takes apart again as ``str`` writes them.  Flink and Spark refuse
+maps, too."""
+
+
 def _csv_line(value: Any) -> str:
+    """
+    Raises:
+        StreamError: it, or a field of it, has no form in CSV.
+    """
     fields = value if isinstance(value, Row | tuple | list) else [value]
+    for field in fields:
+        if isinstance(field, _WITHOUT_CSV_FORM):
+            raise StreamError(
+                f"{text_of(value)} cannot be written as CSV: {text_of(field)} of type "
+                f"{type(field).__name__} has no form there: map each record to a tuple of numbers, "
+                "texts and times before, which are its columns in that order, or write 'json' or "
+                "'parquet'"
+            )
     line = _csv_record(fields, csv.QUOTE_MINIMAL)
     # Outside of quotes it is no part of a file's first field.
     return _csv_record(fields, csv.QUOTE_ALL) if line.startswith(_BYTE_ORDER_MARK) else line

@@ -14,9 +14,9 @@ committed: a savepoint may have been taken that refers to them, and nobody here 
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
+from flinkray.core.arguments import path_of
 from flinkray.core.durations import Duration, Time, milliseconds
 from flinkray.streaming.errors import StreamError
 from flinkray.streaming.sinks.file_formats import FORMATS, FileFormat
@@ -71,6 +71,11 @@ class FileSink(Sink[Rename]):
                     f"unknown file format {file_format!r}; there are {', '.join(FORMATS)}"
                 )
             file_format = FORMATS[file_format]()
+        if not isinstance(file_format, FileFormat):
+            raise TypeError(
+                f"file_format of a FileSink is one of {', '.join(map(repr, FORMATS))}, or a "
+                f"FileFormat, got {file_format!r}"
+            )
         interval = milliseconds(bucket_check_interval)
         if interval <= 0:
             raise StreamError(f"a bucket check interval must be positive, got {interval} ms")
@@ -81,7 +86,7 @@ class FileSink(Sink[Rename]):
                     "a bucket assigner"
                 )
         self._settings = FileSettings(
-            os.path.abspath(path),  # tasks may have another working directory than the program
+            path_of(path, "a FileSink"),
             file_format,
             rolling_policy or RollingPolicy.default_rolling_policy(),
             bucket_assigner or BasePathBucketAssigner(),

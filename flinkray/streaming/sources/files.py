@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from flinkray.core.arguments import path_of
 from flinkray.core.clock import Clock
 from flinkray.core.durations import Duration, Time, milliseconds
 from flinkray.streaming.errors import StreamError
@@ -60,6 +61,8 @@ class RecordFormat(ABC):
 
 FORMATS = ("text", "csv", "json", "parquet")
 
+_OF_PATHS = "; several are given one by one, and a format is given as file_format="
+
 
 class FileSource(Source[FileSplit]):
     """Reads files.
@@ -90,13 +93,21 @@ class FileSource(Source[FileSplit]):
             raise StreamError(
                 f"unknown file format {file_format!r}; there are {', '.join(FORMATS)}"
             )
+        if not isinstance(file_format, str | RecordFormat):
+            raise TypeError(
+                f"file_format of a FileSource is one of {', '.join(map(repr, FORMATS))}, or a "
+                f"RecordFormat, got {file_format!r}"
+            )
         if not paths:
             raise StreamError("a file source needs at least one path")
         if column_names is not None and file_format != "csv":
             raise StreamError(f"column names are of CSV files, not of {file_format}")
+        if isinstance(column_names, str):
+            raise TypeError(f"column_names is a list of texts, got {column_names!r}")
+        if file_format == "text":
+            _refuse_formats_in(paths[1:])
         self._column_names = None if column_names is None else list(column_names)
-        # Tasks may have another working directory than the program.
-        self._paths = [os.path.abspath(path) for path in paths]
+        self._paths = [path_of(path, "a FileSource", _OF_PATHS) for path in paths]
         self._format = file_format
         self._interval = None if discovery_interval is None else milliseconds(discovery_interval)
 
@@ -113,6 +124,20 @@ class FileSource(Source[FileSplit]):
 
     def create_reader(self, context: ReaderContext) -> SourceReader[FileSplit]:
         return _FileReader(context, self._format, self._column_names)
+
+
+def _refuse_formats_in(paths: Sequence[object]) -> None:
+    """
+    Raises:
+        StreamError: the name of a format is among paths.
+    """
+    for path in paths:
+        if isinstance(path, str) and path.lower() in FORMATS:
+            raise StreamError(
+                f"FileSource takes paths without names, and {path!r} in their place looks like "
+                f"the format: give file_format={path.lower()!r}, or './{path}' for a file or "
+                "directory of that name"
+            )
 
 
 def find_files(paths: Sequence[str]) -> list[str]:

@@ -320,6 +320,37 @@ def test_csv_of_one_column_has_a_line_for_each_record(tmp_path: Path) -> None:
     assert [row.a for row in read(source)] == ["\r", "", "c"]
 
 
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({"a": 1, "b": None}, "{'a': 1, 'b': None} of type dict has no form there"),
+        ((1, {"a": 1}), "{'a': 1} of type dict has no form there"),
+        ((1, ["x", "y"]), "['x', 'y'] of type list has no form there"),
+        (Row(1, Row(2, 3)), "of type Row has no form there"),
+        ({1}, "{1} of type set has no form there"),
+        (b"x", "b'x' of type bytes has no form there"),
+        (np.array([1, 2]), "array([1, 2]) of type ndarray has no form there"),
+    ],
+)
+def test_what_has_no_form_in_csv_is_refused_with_its_type(
+    tmp_path: Path, value: Any, words: str
+) -> None:
+    """Python's repr, which no reader of CSV takes apart, is none."""
+    with pytest.raises(OperatorError, match="cannot be written as CSV") as refused:
+        write(FileSink(tmp_path, "csv"), [value])
+    assert words in str(refused.value)
+    assert "map each record to a tuple" in str(refused.value)
+    assert visible(tmp_path) == []
+
+
+def test_csv_has_the_text_of_scalars_of_any_type(tmp_path: Path) -> None:
+    fields = (None, True, 1, 1.5, Decimal("2.50"), dt.date(2024, 5, 1), np.int64(7), UUID(int=3))
+    write(FileSink(tmp_path, "csv"), [fields, list(fields), Row(*fields)])
+    (path,) = visible(tmp_path)
+    line = f",True,1,1.5,2.50,2024-05-01,7,{UUID(int=3)}\n"
+    assert path.read_text() == 3 * line
+
+
 def json_of(folder: Path, *values: Any) -> list[Any]:
     h = SinkHarness(FileSink(folder, "json"))
     h.process(*values)
