@@ -321,7 +321,7 @@ def _run_program(
             note(f"error: {chr(10).join(map(cli_output.printable, lines))}")
             return FAILED
         except FlinkRayError as error:
-            settings_of_command().place = place_in_program(error, path)
+            settings_of_command().place = place_in_program(error)
             raise
     return 0
 

@@ -1,15 +1,41 @@
-"""The lines of the user's code in tracebacks that come from a cluster.
+"""The lines of the user's code in tracebacks.
 
-Python shows the code of a frame if it finds the file, which is on the client's machine and often on
-no other; and a script's name is relative to the folder that its client runs in.
+Of those that come from a cluster, Python shows the code of a frame if it finds the file, which is
+on the client's machine and often on no other; and a script's name is relative to the folder that
+its client runs in.
 """
 
 from __future__ import annotations
 
 import linecache
 import re
+import sysconfig
+import traceback
+from types import CodeType
 
 _FRAME = re.compile(r'^(?P<indent> *)File "(?P<file>[^"]+)", line (?P<line>\d+)(, in .*)?$')
+
+
+_LIBRARIES = ("<frozen", *(f"{path}/" for path in set(sysconfig.get_paths().values())))
+
+
+def line_of_user(error: BaseException) -> tuple[str, int] | None:
+    """File and number of the line of the user's own code that the error came through last: not one
+    of this package, and if there are others, none of a library.  None: it came through none."""
+    lines = [
+        (step.f_code, number)
+        for step, number in traceback.walk_tb(error.__traceback__)
+        if str(step.f_globals.get("__name__", "")).partition(".")[0] != "flinkray"
+    ]
+    own = [line for line in lines if not _is_of_library(line[0])]
+    if not lines:
+        return None
+    code, number = (own or lines)[-1]
+    return code.co_filename, number
+
+
+def _is_of_library(code: CodeType) -> bool:
+    return code.co_filename.startswith(_LIBRARIES)
 
 
 def with_code_lines(text: str) -> str:

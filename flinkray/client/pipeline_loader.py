@@ -6,12 +6,12 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from flinkray.client.code_lines import line_of_user
 from flinkray.core.errors import FlinkRayError
 
 DEFAULT_FUNCTION = "pipeline"
@@ -103,8 +103,8 @@ def _execute(load: Callable[[], Any], what: str) -> Any:
     except SystemExit as error:
         raise PipelineNotFoundError(f"{what} exits while it is loaded: {error}") from error
     except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+        line = line_of_user(error)
+        where = f" ({line[0]}, line {line[1]})" if line else ""
         if isinstance(error, SyntaxError):
             where = ""  # its text has the place
         raise PipelineNotFoundError(

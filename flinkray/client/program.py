@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import runpy
 import sys
-import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
 from flinkray.client.attached_run import Progress
 from flinkray.client.cluster_client import ClusterClient
+from flinkray.client.code_lines import line_of_user
 from flinkray.client.pipeline_loader import PipelineNotFoundError
 from flinkray.streaming.program.execution_target import ExecutionTarget, running_at
 
@@ -64,10 +64,10 @@ def _tell_of_what_did_not_run(target: ExecutionTarget, path: str, progress: Prog
             )
 
 
-def place_in_program(error: BaseException, path: str) -> str | None:
+def place_in_program(error: BaseException) -> str | None:
     """The line of the program that it came through last; None: it came through none."""
-    lines = [step for step in traceback.extract_tb(error.__traceback__) if step.filename == path]
-    return f"{os.path.basename(path)}, line {lines[-1].lineno}" if lines else None
+    line = line_of_user(error)
+    return line and f"{os.path.basename(line[0])}, line {line[1]}"
 
 
 def show_as_a_program_does(

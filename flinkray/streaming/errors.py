@@ -214,7 +214,7 @@ def operator_error(error: BaseException, task_name: str) -> OperatorError:
         step = step.tb_next
     if isinstance(error, UnpicklableRecordsError):
         return _not_sent(error, scene)
-    story = traceback_of(error, _user_frames(error))
+    story = traceback_of(error, user_frames(error))
     return OperatorError(
         scene.operator, scene.subtask, scene.record, scene.origin, story, scene.occasion
     )
@@ -224,7 +224,7 @@ def _not_sent(error: UnpicklableRecordsError, scene: _Scene) -> OperatorError:
     """Batches are sent together and later: the frames tell of others."""
     story = "".join(traceback.format_exception_only(type(error), error))
     cause = error.__cause__
-    frames = None if cause is None else _user_frames(cause, (*_LEADING, *_PICKLERS))
+    frames = None if cause is None else user_frames(cause, (*_LEADING, *_PICKLERS))
     if cause is not None and frames is not None and frames is not cause.__traceback__:
         story = traceback_of(cause, frames, chain=False) + story
     return OperatorError(
@@ -241,8 +241,8 @@ def _is_ours(step: TracebackType, modules: tuple[str, ...] = _OURS) -> bool:
     return module.startswith(modules)
 
 
-def _user_frames(error: BaseException, leading: tuple[str, ...] = _LEADING) -> TracebackType | None:
-    """Without the package's frames that lead to the user's.  Where there is none of the user: none
+def user_frames(error: BaseException, leading: tuple[str, ...] = _LEADING) -> TracebackType | None:
+    """Of its traceback, without the package's that lead to the user's.  Where there is none of the user: none
     of an error of the package, which says what to change; else all."""
     step = error.__traceback__
     while step is not None and _is_ours(step, leading):

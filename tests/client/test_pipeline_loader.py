@@ -75,6 +75,9 @@ def test_module_in_the_current_directory_is_found(
         ("json:__name__", "'__name__' in json is no function but a str"),
         ("bad.py", "bad.py cannot be loaded: SyntaxError"),
         ("raises.py", r"raises.py cannot be loaded: KeyError: 'x' \(.*raises.py, line 2\)"),
+        ("source.py", r"StreamError: unknown file format 'orc'.* \(.*source.py, line 3\)"),
+        ("helped.py", r"StreamError: unknown file format 'orc'.* \(.*helper.py, line 3\)"),
+        ("library.py", r"JSONDecodeError: .* \(.*library.py, line 2\)"),
         ("exits.py", "exits.py exits while it is loaded: 3"),
         ("empty.py", "empty.py has no function 'pipeline'; it defines no function at all"),
         ("empty.py", "program of streams, run it with: flinkray run --python empty.py"),
@@ -87,6 +90,11 @@ def test_what_is_missing_or_broken_is_named(
     monkeypatch.chdir(tmp_path)
     script(tmp_path / "bad.py", "def pipeline(spark:\n")
     script(tmp_path / "raises.py", "import os\n{}['x']\n")
+    source = "from flinkray.datastream.connectors import FileSource\n"
+    script(tmp_path / "source.py", source + "\nFileSource('data', file_format='orc')\n")
+    script(tmp_path / "helper.py", source + "def f():\n    FileSource('x', file_format='orc')\n")
+    script(tmp_path / "helped.py", "import helper\nhelper.f()\n")
+    script(tmp_path / "library.py", "import json\njson.loads('{')\n")
     script(tmp_path / "exits.py", "import sys\nsys.exit(3)\n")
     script(tmp_path / "empty.py", "")
     with pytest.raises(PipelineNotFoundError, match=text):

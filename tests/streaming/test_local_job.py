@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import traceback
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,6 +24,7 @@ from flinkray.streaming.operators.basic import MapOperator
 from flinkray.streaming.operators.operator import OperatorState
 from flinkray.streaming.operators.process import KeyedProcessOperator
 from flinkray.streaming.operators.source import SourceOperator
+from flinkray.streaming.program.graph import StreamGraph
 from flinkray.streaming.program.transformations import (
     GraphSettings,
     OperatorTransformation,
@@ -34,6 +37,7 @@ from flinkray.streaming.records.partitioners import ForwardPartitioner, KeyGroup
 from flinkray.streaming.sinks.simple import CollectSink
 from flinkray.streaming.sinks.writer_operator import SinkWriterOperator
 from flinkray.streaming.sources.collection import CollectionSource, NumberSequenceSource
+from flinkray.streaming.sources.files import FileSource
 from flinkray.streaming.sources.generated import DataGeneratorSource
 from flinkray.streaming.sources.reader import SequentialReader
 from flinkray.streaming.sources.source import (
@@ -414,6 +418,28 @@ def test_all_functions_are_closed_when_one_fails() -> None:
         LocalJob(graph).run()
     assert closed == ["closed"]
     assert isinstance(caught.value.__cause__, ValueError)
+
+
+def of_missing_file() -> StreamGraph:
+    source = SourceOperator(FileSource("/no/such/directory"))
+    return build_graph([OperatorTransformation("Source", operator=source)], GraphSettings())
+
+
+@pytest.mark.parametrize(
+    ("graph", "first"),
+    [
+        (lambda: one_map(lambda value: 1 / value, [0]), "<lambda>"),
+        (of_missing_file, "test_frames_of_the_package_do_not_come_before_the_users"),
+    ],
+)
+def test_frames_of_the_package_do_not_come_before_the_users(
+    graph: Callable[[], StreamGraph], first: str
+) -> None:
+    with pytest.raises(OperatorError) as caught:
+        LocalJob(graph()).run()
+    lines = "".join(traceback.format_exception(caught.value)).splitlines()
+    frames = [line for line in lines if line.startswith("  File")]
+    assert frames[0].endswith(f", in {first}")
 
 
 def test_function_that_cannot_be_pickled_is_refused_before_anything_runs() -> None:

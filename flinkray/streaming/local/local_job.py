@@ -17,7 +17,7 @@ from flinkray.core.ids import JobID
 from flinkray.state import OperatorSnapshot
 from flinkray.streaming.channels import InputGate, MemoryChannel, RecordWriter
 from flinkray.streaming.checkpoint.subtask_checkpoints import CheckpointResponder
-from flinkray.streaming.errors import OperatorError, StreamError, operator_error
+from flinkray.streaming.errors import OperatorError, StreamError, operator_error, user_frames
 from flinkray.streaming.functions.metrics import MetricGroup
 from flinkray.streaming.local.local_source import LocalSource
 from flinkray.streaming.local.local_task import LocalTask
@@ -259,7 +259,8 @@ class LocalJob:
         try:
             return action()
         except (Exception, SystemExit) as error:  # a function must not end the program
-            raise operator_error(error, acting.name) from error
+            failure = operator_error(error, acting.name)
+            raise failure from error.with_traceback(user_frames(error))
 
     @contextmanager
     def _closing_on_failure(self) -> Iterator[None]:
