@@ -17,6 +17,29 @@ class JobFileError(FlinkRayError):
     """A file that is to travel with a job cannot be read; the text names it."""
 
 
+def expect_to_be_there(path: str) -> None:
+    """Where a program names what it brings along, it is refused at once if it is not there.
+
+    Raises:
+        JobFileError: there is no such file or directory.
+    """
+    try:
+        Path(path).expanduser().stat()
+    except OSError as error:
+        raise _not_readable(path, error) from None
+
+
+def expect_archive(path: str) -> None:
+    """
+    Raises:
+        JobFileError: there is no such file, or it is no archive.
+    """
+    expect_to_be_there(path)
+    file = Path(path).expanduser()
+    if file.is_dir() or not is_archive(str(file)):
+        raise _no_archive(path)
+
+
 def take_along(path: str, name: str, use: JobFileUse, is_executable: bool = False) -> JobFile:
     """Read a file, or pack a directory.
 
@@ -29,10 +52,7 @@ def take_along(path: str, name: str, use: JobFileUse, is_executable: bool = Fals
             return JobFile(name, use, _packed(file), is_directory=True)
         return JobFile(name, use, file.read_bytes(), is_executable=is_executable)
     except OSError as error:
-        raise JobFileError(
-            f"{path} cannot be sent along with the program: {error.strerror}; it must be a file or "
-            "directory of this machine"
-        ) from error
+        raise _not_readable(path, error) from error
 
 
 def take_archive_along(path: str, target_dir: str) -> JobFile:
@@ -41,10 +61,19 @@ def take_archive_along(path: str, target_dir: str) -> JobFile:
     Raises:
         JobFileError: there is no such file, or it is no archive.
     """
-    archive = take_along(path, target_dir, JobFileUse.ARCHIVE)
-    if archive.is_directory or not is_archive(path):
-        raise JobFileError(f"{path} cannot be sent along with the program: it is no zip or tar")
-    return archive
+    expect_archive(path)
+    return take_along(path, target_dir, JobFileUse.ARCHIVE)
+
+
+def _not_readable(path: str, error: OSError) -> JobFileError:
+    return JobFileError(
+        f"{path} cannot be sent along with the program: {error.strerror}; it must be a file or "
+        "directory of this machine"
+    )
+
+
+def _no_archive(path: str) -> JobFileError:
+    return JobFileError(f"{path} cannot be sent along with the program: it is no zip or tar")
 
 
 def _packed(directory: Path) -> bytes:

@@ -332,11 +332,20 @@ class EnvironmentSettings:
 
         Args:
             executable: whether the copy may be executed.
+
+        Raises:
+            JobFileError: there is no such file.
         """
+        _expect_to_be_there(file_path)
         self._cached_files[name] = (file_path, executable)
 
     def add_python_file(self, file_path: str) -> None:
-        """A module, a zip archive or wheel, or a directory that functions import from."""
+        """A module, a zip archive or wheel, or a directory that functions import from.
+
+        Raises:
+            JobFileError: there is no such file.
+        """
+        _expect_to_be_there(file_path)
         self._python_files.append(file_path)
         is_module = file_path.endswith(".py")
         folder = os.path.dirname(os.path.abspath(file_path)) if is_module else file_path
@@ -347,7 +356,13 @@ class EnvironmentSettings:
         self, requirements_file_path: str, requirements_cache_dir: str | None = None
     ) -> None:
         """Packages that functions need, as a requirements file.  Without effect in this process, as
-        a warning in the log says; clusters refuse it."""
+        a warning in the log says; clusters refuse it.
+
+        Raises:
+            JobFileError: there is no such file, or no such directory.
+        """
+        for path in filter(None, (requirements_file_path, requirements_cache_dir)):
+            _expect_to_be_there(path)
         self._has_no_effect(
             "set_python_requirements",
             "install the packages with pip in the Python that runs functions, which is this one "
@@ -362,12 +377,16 @@ class EnvironmentSettings:
 
         Raises:
             ValueError: *target_dir* leads out of the working directory.
+            JobFileError: there is no such file, or it is no archive.
         """
+        from flinkray.client.job_files import expect_archive
+
         target = PurePosixPath(target_dir or os.path.basename(archive_path))
         if target.is_absolute() or ".." in target.parts or not target.parts:
             raise ValueError(
                 f"an archive is unpacked inside of the working directory of tasks, not in {target}"
             )
+        expect_archive(archive_path)
         self._archives[str(target)] = archive_path
 
     def set_python_executable(self, python_exec: str) -> None:
@@ -408,3 +427,9 @@ class EnvironmentSettings:
             take_archive_along(path, target_dir) for target_dir, path in self._archives.items()
         ]
         return (*imported, *cached, *archives)
+
+
+def _expect_to_be_there(path: str) -> None:
+    from flinkray.client.job_files import expect_to_be_there  # programs in one process start faster
+
+    expect_to_be_there(path)

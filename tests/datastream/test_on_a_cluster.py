@@ -433,18 +433,15 @@ def test_functions_find_archives_unpacked(
 @pytest.mark.parametrize("target", ["/data", "../data", "a/../../b"])
 def test_an_archive_is_not_unpacked_outside_of_the_working_directory(target: str) -> None:
     with pytest.raises(ValueError, match="inside of the working directory of tasks, not in"):
-        local().add_python_archive("data.zip", target)
+        local().add_python_archive(__file__, target)
 
 
-def test_what_is_no_archive_is_refused_by_the_client(
-    cluster: ThreadedCluster, tmp_path: Path
-) -> None:
+def test_what_is_no_archive_is_refused_where_it_is_given(tmp_path: Path) -> None:
     (tmp_path / "data.zip").write_text("no archive")
-    for env in (local(), on(cluster)):
-        env.add_python_archive(str(tmp_path / "data.zip"))
-        env.from_collection([1]).print()
-        with pytest.raises(JobFileError, match=r"data\.zip cannot be sent .*: it is no zip or tar"):
-            env.execute()
+    with pytest.raises(JobFileError, match=r"data\.zip cannot be sent .*: it is no zip or tar"):
+        local().add_python_archive(str(tmp_path / "data.zip"))
+    with pytest.raises(JobFileError, match=r"cannot be sent .*: it is no zip or tar"):
+        local().add_python_archive(str(tmp_path))
 
 
 def test_files_of_a_job_that_has_finished_are_gone_with_those_of_its_coordinator(
@@ -481,28 +478,49 @@ def test_a_file_that_was_not_registered_is_named(cluster: ThreadedCluster, tmp_p
             env.execute()
 
 
+Add = Callable[[StreamExecutionEnvironment, str], object]
+BRING_ALONG: list[Add] = [
+    lambda env, path: env.register_cached_file(path, "words"),
+    lambda env, path: env.add_python_file(path),
+    lambda env, path: env.configure(Configuration().set_string("python.files", path)),
+    lambda env, path: env.add_python_archive(path),
+]
+
+
 @pytest.mark.parametrize(
     "add",
     [
-        lambda env, path: env.add_python_file(path),
-        lambda env, path: env.configure(Configuration().set_string("python.files", path)),
-        lambda env, path: env.add_python_archive(path),
+        *BRING_ALONG,
+        lambda env, path: env.configure(Configuration().set_string("python.archives", path)),
+        lambda env, path: env.set_python_requirements(path),
+        lambda env, path: env.set_python_requirements(__file__, path),
     ],
 )
-def test_a_file_that_is_not_there_is_refused_by_the_client(
-    add: Callable[[StreamExecutionEnvironment, str], object], cluster: ThreadedCluster
+def test_a_file_that_is_not_there_is_refused_where_it_is_given(add: Add) -> None:
+    with pytest.raises(
+        JobFileError, match=r"no/such/module\.py cannot be sent along .*: No such file or directory"
+    ):
+        add(local(), "no/such/module.py")
+
+
+@pytest.mark.parametrize("add", BRING_ALONG)
+def test_a_file_that_has_gone_meanwhile_is_refused_by_the_client(
+    add: Add, cluster: ThreadedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    archive = packed(tmp_path / "words.zip", words="to be")
     env = on(cluster)
-    add(env, "no/such/module.py")
+    add(env, archive)
+    Path(archive).unlink()
     env.from_collection([1]).print()
-    with pytest.raises(JobFileError, match=r"no/such/module\.py cannot be sent along"):
+    with pytest.raises(JobFileError, match=r"words\.zip cannot be sent along"):
         env.execute()
 
 
 @pytest.mark.parametrize(
     ("call", "instead"),
     [
-        (lambda env: env.set_python_requirements("requirements.txt"), "install the packages"),
+        (lambda env: env.set_python_requirements(__file__), "install the packages"),
         (lambda env: env.set_python_executable("python3"), "the interpreter of the cluster's Ray"),
     ],
 )

@@ -142,12 +142,14 @@ def test_a_program_in_one_process_is_told_that_it_takes_no_checkpoints(
             "The changelog state backend is enabled and has no effect",
         ),
         (
-            lambda env: env.set_python_requirements("requirements.txt"),
+            lambda env: env.set_python_requirements(__file__),
             "set_python_requirements has no effect in one process, and clusters refuse it: install "
             "the packages with pip in the Python that runs functions, which is this one or",
         ),
         (
-            lambda env: env.configure(Configuration().set_string("python.requirements", "a#b")),
+            lambda env: env.configure(
+                Configuration().set_string("python.requirements", f"{__file__}#/")
+            ),
             "set_python_requirements has no effect in one process, and clusters refuse it: install "
             "the packages with pip in the Python that runs functions, which is this one or",
         ),
