@@ -31,6 +31,7 @@ from flinkray.datastream.record_batches import RecordBatches
 from flinkray.datastream.window_operator_builder import WindowOperatorBuilder
 from flinkray.state.descriptors import MapStateDescriptor, StateDescriptor, ValueStateDescriptor
 from flinkray.streaming.columnar.conversion import schema_of
+from flinkray.streaming.columnar.key_and_value import KeyAndValueOperator
 from flinkray.streaming.columnar.keyed_aggregate import (
     BatchKeyedAggregateOperator,
     KeyedAggregateOperator,
@@ -573,7 +574,7 @@ class DataStream(StreamSettings):
         >>> pa.Table.from_batches(squares.execute_and_collect_arrow())["f1"].to_pylist()
         [1, 4, 9]
         """
-        collected = self._collected()
+        collected = self._collected_columns()
         operator = SerializeBatchesOperator(collected._stream.type_info)
         serialized = collected._then("Serialize Batches", operator, None, typed=False)
         return RecordBatches(serialized.execute_and_collect(job_execution_name))
@@ -581,6 +582,10 @@ class DataStream(StreamSettings):
     def _collected(self) -> DataStream:
         """The stream of what PyFlink takes the records for where it does not look at keys: in
         :meth:`execute_and_collect`, and in asynchronous functions."""
+        return self
+
+    def _collected_columns(self) -> DataStream:
+        """The same as columns."""
         return self
 
     # --- building -------------------------------------------------------------------------------
@@ -895,6 +900,10 @@ class KeyedStream(DataStream):
         row_type = Types.ROW([self.get_key_type(), value_type])
         operator = MapOperator(KeyAndValue(self._keys))
         return super()._then("Key and value", operator, row_type, typed=False)
+
+    def _collected_columns(self) -> DataStream:
+        operator = KeyAndValueOperator(self._keys, self._stream.type_info)
+        return super()._then("Key and value", operator, None, typed=False)
 
     def get_key_type(self) -> TypeInformation:
         """The declared type of the keys; pickled bytes where none is known."""

@@ -242,8 +242,8 @@ def _is_ours(step: TracebackType, modules: tuple[str, ...] = _OURS) -> bool:
 
 
 def user_frames(error: BaseException, leading: tuple[str, ...] = _LEADING) -> TracebackType | None:
-    """Of its traceback, without the package's that lead to the user's.  Where there is none of the user: none
-    of an error of the package, which says what to change; else all."""
+    """Those of its traceback, without the package's that lead to the user's.  Where there is none
+    of the user: none of an error of the package, which says what to change; else all."""
     step = error.__traceback__
     while step is not None and _is_ours(step, leading):
         step = step.tb_next

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
+import pytest
 
 from flinkray.datastream import DataStream, StreamExecutionEnvironment
 from flinkray.testing.threaded_cluster import ThreadedCluster
@@ -39,6 +42,19 @@ def test_a_keyed_stream_gives_its_keys_as_when_rows_are_collected(
     keyed = env.from_collection([3, 4]).key_by(lambda n: n % 2)
     (batch,) = keyed.execute_and_collect_arrow()
     assert sorted(zip(*batch.to_pydict().values(), strict=True)) == sorted(by_rows)
+
+
+@pytest.mark.parametrize("selector", ["n", lambda row: row.n])
+def test_a_keyed_stream_of_columns_gives_them_beside_its_keys(
+    env: StreamExecutionEnvironment, cluster: ThreadedCluster, selector: Any
+) -> None:
+    on_cluster = StreamExecutionEnvironment.get_execution_environment(cluster=cluster.client)
+    for each in (env, on_cluster.set_parallelism(2)):
+        keyed = each.from_arrow(TABLE).key_by(selector)
+        table = pa.Table.from_batches(keyed.execute_and_collect_arrow()).sort_by("f0")
+        assert table["f0"].to_pylist() == TABLE["n"].to_pylist()
+        assert table["f1"].to_pylist() == TABLE.to_pylist()
+        assert table.schema.types == [pa.int64(), pa.struct(TABLE.schema)]
 
 
 def test_a_program_ends_when_its_batches_are_closed(env: StreamExecutionEnvironment) -> None:

@@ -3,6 +3,7 @@
 __all__ = [
     "conversion",
     "grouping",
+    "key_and_value",
     "keyed_aggregate",
     "keyed_batches",
     "local_aggregate",

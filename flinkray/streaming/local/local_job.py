@@ -260,7 +260,8 @@ class LocalJob:
             return action()
         except (Exception, SystemExit) as error:  # a function must not end the program
             failure = operator_error(error, acting.name)
-            raise failure from error.with_traceback(user_frames(error))
+            error.__traceback__ = user_frames(error)
+            raise failure from error
 
     @contextmanager
     def _closing_on_failure(self) -> Iterator[None]:
