@@ -629,3 +629,15 @@ async def test_calls_that_are_over_do_not_count_against_the_limits_of_their_conn
     await hanging
     await services.let_time_pass(1)
     assert (peer._pending_calls, peer._pending_bytes) == (0, 0)
+
+
+@on_virtual_services
+async def test_arguments_that_a_method_does_not_take_are_refused_by_its_name(
+    services: Services,
+) -> None:
+    _, echo = await connected(services)
+    call = cast(Any, echo.echo)
+    with pytest.raises(TypeError, match=r"^EchoGateway\.echo: missing a required argument: "):
+        await call()
+    with pytest.raises(TypeError, match=r"^EchoGateway\.echo: got an unexpected keyword argument"):
+        await call(1, loudly=True)

@@ -198,7 +198,10 @@ def _stub(method: GatewayMethod) -> Callable[..., Any]:
     count = len(method.parameters) if not method.keywords else -1
 
     def positional(proxy: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        bound = signature.bind(proxy, *args, **kwargs)
+        try:
+            bound = signature.bind(proxy, *args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{method.full_name}: {error}") from None
         bound.apply_defaults()
         return tuple(bound.arguments.values())[1:]
 
