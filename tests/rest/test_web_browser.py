@@ -434,6 +434,33 @@ def test_a_source_that_waits_for_spark_says_so_in_graph_and_table(
         assert ("2 of 2 held: Spark is behind" in text) is is_told, text
 
 
+NAMES_OF_VERTICES = """import('/web/graph.js').then(({ drawing, SIZE }) => {
+  const nodes = NAMES.map((name, i) => ({ id: `${i}`, inputs: [], name }));
+  const graph = drawing(nodes, false, ({ id, name }) => (
+    { href: `#${id}`, title: name, name, lines: [], shares: [], class: "" }));
+  document.body.append(graph);
+  const shown = [...graph.querySelectorAll(".node")].map((node) =>
+    [...node.querySelectorAll(".name")].map((line) =>
+      [line.textContent, line.getBBox().width <= SIZE.width - 24]));
+  graph.remove();
+  return shown;
+})"""
+
+
+def test_names_of_vertices_fit_into_their_boxes(page: Page, endpoint: Served) -> None:
+    page.goto(f"{endpoint.url}/")
+    names = ["short", "Keyed Reduce -> slow mapper with a rather long name", "W" * 90, "i" * 40]
+    names.append("\N{GRINNING FACE}" * 60)
+    shown = page.evaluate(NAMES_OF_VERTICES.replace("NAMES", json.dumps(names)))
+    short, long, wide, narrow, faces = [[text for text, _ in lines] for lines in shown]
+    assert all(fits for lines in shown for _, fits in lines)
+    assert (short, narrow) == (["short"], ["i" * 40])
+    assert names[1].startswith(f"{long[0]} ")  # divided between words
+    assert [len(lines) for lines in (long, wide, faces)] == [2, 2, 2]
+    assert wide[1].endswith("W…")
+    assert {*faces[0]} == {"\N{GRINNING FACE}"}
+
+
 def test_vertices_of_a_graph_do_not_lie_on_each_other(page: Page, endpoint: Served) -> None:
     """Also where an edge passes a layer, in both directions."""
     page.goto(endpoint.url)

@@ -112,25 +112,36 @@ function curve(points, isDown) {
   return parts.join(" ");
 }
 
-// At most `lines` lines of at most `most` characters; what does not fit ends with an ellipsis.
-export function wrapped(text, most, lines) {
+// At most `lines` lines for which `fits(line)`; what is too long ends with an ellipsis.
+export function wrapped(text, fits, lines) {
   const rows = [];
-  let rest = text.replace(/\s+/g, " ").trim();
-  while (rest && rows.length < lines) {
-    if (rest.length <= most) {
-      rows.push(rest);
-      rest = "";
-    } else if (rows.length === lines - 1) {
-      rows.push(`${rest.slice(0, most - 1)}…`);
-      rest = "";
-    } else {
-      const space = rest.lastIndexOf(" ", most);
-      const cut = space > most / 2 ? space : most;
-      rows.push(rest.slice(0, cut).trim());
-      rest = rest.slice(cut).trim();
+  let rest = [...text.replace(/\s+/g, " ").trim()];
+  while (rest.length > 0 && rows.length < lines) {
+    const isLast = rows.length === lines - 1;
+    const begin = (length) => rest.slice(0, length).join("");
+    if (fits(begin())) {
+      rows.push(begin());
+      break;
     }
+    let most = 1;
+    while (fits(begin(most + 1) + (isLast ? "…" : ""))) most += 1;
+    const space = rest.lastIndexOf(" ", most);
+    const cut = !isLast && space > most / 2 ? space : most;
+    rows.push(isLast ? `${begin(cut)}…` : begin(cut).trim());
+    rest = [...rest.slice(cut).join("").trim()];
   }
   return rows;
+}
+
+let canvas = null;
+
+// How wide a vertex's name is, in pixels: see .graph .name.
+function widthOf(name) {
+  if (canvas === null) {
+    canvas = document.createElement("canvas").getContext("2d");
+    canvas.font = `650 13px ${getComputedStyle(document.body).fontFamily}`;
+  }
+  return canvas.measureText(name).width;
 }
 
 // `draw(node)`: {href, title, name, lines, shares: [{class, of}], class, isCurrent}.
@@ -163,9 +174,9 @@ function edgeOf({ from, to, input, points }, isDown) {
 }
 
 function nodeOf({ x, y }, drawn) {
-  const names = wrapped(drawn.name, 30, 2);
   let left = 12;
   const room = SIZE.width - 24;
+  const names = wrapped(drawn.name, (name) => widthOf(name) <= room, 2);
   return svg("a", {
     class: `node ${drawn.class}`,
     href: drawn.href,
