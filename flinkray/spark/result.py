@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -16,12 +18,20 @@ from flinkray.scheduler.shared.spark_reports import SparkResult
 from flinkray.spark.python_causes import java_cause, python_cause
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 _PACKAGE = __name__.rpartition(".")[0] + "."
 _COUNT_PATIENCE = 20.0
 
 NO_RESULT = SparkResult(location=None, num_rows=None, schema_json=None)
+
+_AS_ARROW_HAS_THEM = {
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+}
+"""By default Spark writes instants as INT96, which everybody else takes for nanoseconds without a
+zone: those before 1677 and after 2262 turn into other ones.  Dates before 1582 it does not write.
+"""
 
 
 class InvalidStageResultError(FlinkRayError):
@@ -69,7 +79,8 @@ def _write_and_count(frame: DataFrame, location: str) -> int:
 
     observation = Observation()
     counted = frame.observe(observation, functions.count(functions.lit(1)).alias("rows"))
-    counted.write.mode("overwrite").parquet(location)
+    with _settings(frame.sparkSession, _AS_ARROW_HAS_THEM):
+        counted.write.mode("overwrite").parquet(location)
     answer: list[int] = []
     # Spark drops events when its listener bus is overrun, and would then let us wait for ever.
     waiter = threading.Thread(
@@ -78,6 +89,22 @@ def _write_and_count(frame: DataFrame, location: str) -> int:
     waiter.start()
     waiter.join(_COUNT_PATIENCE)
     return answer[0] if answer else frame.sparkSession.read.parquet(location).count()
+
+
+@contextmanager
+def _settings(session: SparkSession, properties: Mapping[str, str]) -> Iterator[None]:
+    """While active, a session has these."""
+    before = {key: session.conf.get(key, None) for key in properties}
+    for key, value in properties.items():
+        session.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, earlier in before.items():
+            if earlier is None:
+                session.conf.unset(key)
+            else:
+                session.conf.set(key, earlier)
 
 
 def user_failure(error: BaseException) -> CoordinatorFailure:

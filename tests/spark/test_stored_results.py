@@ -1,0 +1,69 @@
+"""What rows of a DataFrame are in the files of a stage's result; computed by Spark itself."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset
+import pytest
+from pyspark.sql import SparkSession
+
+from flinkray.spark.result import store_result
+from tests.local_spark import spark
+
+__all__ = ["spark"]
+
+pytestmark = [
+    pytest.mark.spark,
+    # PySpark 3.5 compares pandas' version with the long deprecated distutils.
+    pytest.mark.filterwarnings("ignore:distutils Version classes:DeprecationWarning"),
+    # It leaves the sockets of what it collects to the garbage collector.
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
+
+
+def test_times_and_dates_are_those_that_spark_has_however_far_away_they_are(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark's own files have nanoseconds, in which neither of the years has a place, and times
+    without a zone; dates that old it refuses to write."""
+    texts = ["0001-01-01 00:00:00", "1582-10-10 12:00:00", "9999-12-31 23:59:59.999999"]
+    rows = spark.createDataFrame([(text,) for text in texts], "text string").coalesce(1)
+    frame = rows.selectExpr(
+        "timestamp(text || 'Z') AS at",
+        "CAST(text AS timestamp_ntz) AS local",
+        "date(text) AS day",
+        "array(struct(timestamp(text || 'Z') AS at)) AS nested",
+    )
+    result = store_result(frame, str(tmp_path / "result"))
+
+    assert result.num_rows == 3
+    table = pyarrow.dataset.dataset(str(tmp_path / "result"), format="parquet").to_table()
+    instants = pa.timestamp("us", tz="UTC")
+    assert table.schema.field("at").type == instants
+    assert table.schema.field("local").type == pa.timestamp("us")
+    local = [datetime.datetime.fromisoformat(text) for text in texts]
+    at = [time.replace(tzinfo=datetime.timezone.utc) for time in local]
+    assert table["at"].to_pylist() == at
+    assert table["local"].to_pylist() == local
+    assert table["day"].to_pylist() == [time.date() for time in local]
+    assert table["nested"].to_pylist() == [[{"at": time}] for time in at]
+
+
+def test_files_that_the_function_writes_and_its_settings_stay_as_they_are(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    kind = "spark.sql.parquet.outputTimestampType"
+    spark.conf.set(kind, "TIMESTAMP_MILLIS")
+    try:
+        frame = spark.sql("SELECT timestamp'2024-01-01 00:00:00.000001' AS at")
+        store_result(frame, str(tmp_path / "result"))
+        assert spark.conf.get(kind) == "TIMESTAMP_MILLIS"
+    finally:
+        spark.conf.unset(kind)
+    store_result(spark.range(1), str(tmp_path / "other"))
+    assert spark.conf.get(kind) == "INT96"
+    (row,) = pyarrow.dataset.dataset(str(tmp_path / "result"), format="parquet").to_table()["at"]
+    assert row.as_py().microsecond == 1
