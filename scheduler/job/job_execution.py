@@ -127,8 +127,8 @@ class JobExecution:
         """Their regions have begun."""
         for execution, slot, state, since in transition.running:
             self._adopt(execution, slot, state, since)
-        for execution, slot in transition.ended:
-            self._adopt(execution, slot, ExecutionState.RUNNING, now)
+        for execution, slot, since in transition.ended:
+            self._adopt(execution, slot, ExecutionState.RUNNING, since)
         for execution in transition.missing:
             execution.schedule(now)
             self._adopted(execution)

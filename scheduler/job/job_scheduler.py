@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 
 from flinkray.core.errors import (
@@ -184,7 +185,10 @@ class JobScheduler:
         restarts = self._restarts = PendingRestarts()
         self._tracker = PartitionTracker(graph, regions)
         self._reports = TaskReports(
-            graph, self._tracker, is_stopping=lambda: self._checkpoints.is_stopping
+            graph,
+            self._tracker,
+            self._job.epoch_offset,
+            is_stopping=lambda: self._checkpoints.is_stopping,
         )
         self._region_slots = slots or RegionSlots(graph, regions, requests_made=requests_made)
         self._execution = JobExecution(graph, regions, self._job, restarts)
@@ -796,12 +800,13 @@ class JobScheduler:
         """As if all that was deployed had been deployed by this JobMaster, and all that happened
         since then happened next."""
         plan, notes, subtasks = transition.plan, transition.notes, self._graph.subtasks
+        since = partial(self._job.since, now=now)
         adopted = t.AttemptsAdopted(
             tuple(
-                (subtasks[a.ordinal].current, a.slot, a.state, self._job.since(a.deployed_at, now))
+                (subtasks[a.ordinal].current, a.slot, a.state, since(a.deployed_at))
                 for a in plan.running
             ),
-            tuple((subtasks[a.ordinal].current, a.slot) for a in plan.ended),
+            tuple((subtasks[a.ordinal].current, a.slot, since(a.deployed_at)) for a in plan.ended),
             tuple(subtasks[ordinal].current for ordinal, _ in plan.missing),
             tuple(plan.free),
         )
@@ -818,12 +823,15 @@ class JobScheduler:
             self._job.result = notes.result
             steps.append(
                 t.CoordinatorsAdopted(
-                    notes.coordinators, transition.coordinated, plan.finished_stages
+                    notes.coordinators,
+                    transition.coordinated,
+                    {vertex_id: since(at) for vertex_id, at in plan.finished_stages.items()},
                 )
             )
         finished, failed = plan.ends
         if finished:
-            steps.append(t.TasksReported(finished))
+            times = {a.state.attempt_id: since(a.finished_at) for a in plan.ended}
+            steps.append(t.TasksReported(finished, times))
         unheard = {state.attempt_id for state in failed}
         steps.append(t.CheckpointsAdopted(restores, transition.begun_checkpoints, unheard))
         if new:

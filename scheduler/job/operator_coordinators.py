@@ -180,10 +180,10 @@ class RegionCoordinator(OperatorCoordinator):
 
     @abstractmethod
     def adopted(
-        self, attempt_number: int, now: float, *, is_there: bool, is_finished: bool
+        self, attempt_number: int, now: float, *, is_there: bool, finished_at: float | None
     ) -> Steps:
         """Attempts up to that one were an earlier JobMaster's; the last one is this one's if it
-        *is_there*."""
+        *is_there*.  *finished_at*: None if it has not."""
 
     @abstractmethod
     def slots_of(self, slots: tuple[AllocatedSlot, ...]) -> tuple[AllocatedSlot, ...]:
@@ -261,7 +261,7 @@ class OperatorCoordinators:
                 attempt.attempt_number,
                 now,
                 is_there=attempt.is_present and attempt.vertex_id in transition.there,
-                is_finished=attempt.vertex_id in transition.finished,
+                finished_at=transition.finished.get(attempt.vertex_id),
             )
         return steps
 

@@ -27,6 +27,7 @@ from flinkray.scheduler.job.job_record import JobRecord
 from flinkray.scheduler.job.job_scheduler_actions import NoteFinished
 from flinkray.scheduler.job.operator_coordinators import RegionCoordinator
 from flinkray.scheduler.job.region_slots import failure_of
+from flinkray.scheduler.job.task_reports import finished_task
 from flinkray.scheduler.job.transition_loop import Step, Steps
 from flinkray.scheduler.job.transitions import (
     AttemptReplaced,
@@ -96,7 +97,7 @@ class SparkDriverCoordinator(RegionCoordinator):
         return [CoordinatorsBegan(self.region, 1), *steps]
 
     def adopted(
-        self, attempt_number: int, now: float, *, is_there: bool, is_finished: bool
+        self, attempt_number: int, now: float, *, is_there: bool, finished_at: float | None
     ) -> Steps:
         """What it told the earlier JobMaster, it tells again."""
         vertex = self._vertex
@@ -108,12 +109,12 @@ class SparkDriverCoordinator(RegionCoordinator):
             steps.append(CoordinatorsBegan(self.region, 1))
         else:
             self.attempt_number = attempt_number
-        if not is_finished:
+        if finished_at is None:
             self._unheard = set(range(vertex.parallelism))
             return steps
         executions = vertex.executions
         for execution in executions:
-            execution.finish(now)
+            execution.finish(finished_at)
         noted = NoteFinished(tuple(map(self._noted, executions)))
         steps += [noted, *self.stop(now), AttemptsOver(executions)]
         return steps if is_there else [*steps, ResultsFinished(executions)]
@@ -231,11 +232,9 @@ class SparkDriverCoordinator(RegionCoordinator):
         ]
 
     def _noted(self, execution: Execution) -> FinishedTask:
-        assert execution.slot is not None
         job_id, finished = self._graph.job_graph.job_id, ExecutionState.FINISHED
-        return FinishedTask(
-            TaskExecutionState(job_id, execution.attempt_id, finished), execution.slot
-        )
+        state = TaskExecutionState(job_id, execution.attempt_id, finished)
+        return finished_task(execution, state, self._record.epoch_offset)
 
     def _failed(self, event: CoordinatorFailure, now: float) -> Steps:
         """What stands for the subtasks is cancelled, as when they finish; what is being cancelled

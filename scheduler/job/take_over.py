@@ -80,6 +80,10 @@ class EndedAttempt:
     ordinal: int
     slot: AllocatedSlot
     state: TaskExecutionState
+    deployed_at: float
+    """As in the TaskDeployment."""
+    finished_at: float = 0.0
+    """As in the FinishedTask; 0: no JobMaster has heard that it has."""
 
 
 @dataclass(slots=True)
@@ -121,8 +125,8 @@ class TakeOverPlan:
     kv_states: list[KvStateRegistration] = field(default_factory=list)
     max_parallelism: dict[JobVertexID, int] = field(default_factory=dict)
     """As tasks were deployed with last."""
-    finished_stages: list[JobVertexID] = field(default_factory=list)
-    """Coordinated vertices of which all subtasks have finished."""
+    finished_stages: dict[JobVertexID, float] = field(default_factory=dict)
+    """Coordinated vertices of which all subtasks have finished, with the time in FinishedTask."""
 
     @property
     def deployed(self) -> set[int]:
@@ -150,6 +154,10 @@ class TakeOverPlan:
         }
         told = ", ".join(f"{number} {name}" for name, number in counts.items() if number)
         return f"taken over from the JobMaster before, with these tasks: {told or 'none'}"
+
+
+def _ended(ordinal: int, task: FinishedTask) -> EndedAttempt:
+    return EndedAttempt(ordinal, task.slot, task.state, task.deployed_at, task.finished_at)
 
 
 def why_not(job_graph: JobGraph, notes: JobNotes | None) -> str | None:
@@ -249,6 +257,8 @@ class TakeOver:
             self._sharing.update(dict.fromkeys(group.vertices, number))
         self._slot_of_sharing: dict[int, AllocationID] = {}
         self._sharing_of_slot: dict[AllocationID, int] = {}
+        self._finished_at: dict[ExecutionAttemptID, float] = {}
+        """Of what was noted."""
         self._expected: dict[int, array[int]] = {}
         """By id of the group of partitions: the attempts that count.  What was never deployed, or
         is to run again, has a number that no attempt has."""
@@ -269,6 +279,7 @@ class TakeOver:
         plan = TakeOverPlan()
         seen: dict[int, None] = {}
         finished = tuple(finished)
+        self._finished_at = {task.state.attempt_id: task.finished_at for task in finished}
         self._add_finished_stages(plan, finished, reports, seen)
         for report in reports:
             plan.kv_states += report.kv_states
@@ -348,7 +359,8 @@ class TakeOver:
         if task.ended is not None:
             profile = vertex.job_vertex.vertex.slot_profile
             ran_in = slot or AllocatedSlot(allocation_id, 0, profile, at)
-            plan.ended.append(EndedAttempt(ordinal, ran_in, task.ended))
+            times = task.deployment.deployed_at, self._finished_at.get(found.attempt_id, 0.0)
+            plan.ended.append(EndedAttempt(ordinal, ran_in, task.ended, *times))
             return
         if slot is None or not self._shares(vertex, allocation_id):
             plan.strays.add(at, found)
@@ -447,7 +459,8 @@ class TakeOver:
                 continue
             if not vertex.vertex.results and self._notes.result is None:
                 continue  # what it has told is not noted
-            plan.finished_stages.append(vertex.vertex.vertex_id)
+            first = by_ordinal[vertex.ordinals[0]]
+            plan.finished_stages[vertex.vertex.vertex_id] = first.finished_at
             is_there = vertex.vertex.vertex_id in self._coordinated
             for ordinal in vertex.ordinals:
                 seen[ordinal] = None
@@ -455,9 +468,11 @@ class TakeOver:
                 slot = slots.get(task.slot.allocation_id)
                 shares = self._graph.subtasks[ordinal], task.slot.allocation_id
                 if is_there and slot is not None and self._shares(*shares):
-                    plan.running.append(RunningAttempt(ordinal, slot, ExecutionState.RUNNING))
+                    plan.running.append(
+                        RunningAttempt(ordinal, slot, ExecutionState.RUNNING, task.deployed_at)
+                    )
                 else:
-                    plan.ended.append(EndedAttempt(ordinal, task.slot, task.state))
+                    plan.ended.append(_ended(ordinal, task))
 
     def _add_finished(
         self, plan: TakeOverPlan, finished: Iterable[FinishedTask], seen: dict[int, None]
@@ -474,7 +489,7 @@ class TakeOver:
                 continue
             if attempt_id.attempt_number + 1 == self._noted[ordinal]:
                 seen[ordinal] = None
-                plan.ended.append(EndedAttempt(ordinal, task.slot, task.state))
+                plan.ended.append(_ended(ordinal, task))
 
     # --- what is not there ------------------------------------------------------------------------
 

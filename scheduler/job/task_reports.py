@@ -32,13 +32,16 @@ class TaskReports:
         self,
         graph: ExecutionGraph,
         tracker: PartitionTracker,
+        epoch_offset: float,
         *,
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """*is_stopping*: whether the job is being stopped with a savepoint.  That a task has ended
-        with it is not noted: the next JobMaster goes on from the savepoint."""
+        """*epoch_offset*: as of the JobScheduler.  *is_stopping*: whether the job is being stopped
+        with a savepoint.  That a task has ended with it is not noted: the next JobMaster goes on
+        from the savepoint."""
         self._graph = graph
         self._tracker = tracker
+        self._epoch_offset = epoch_offset
         self._is_stopping = is_stopping
 
     def reported(self, transition: TasksReported, now: float) -> Steps:
@@ -60,7 +63,7 @@ class TaskReports:
                 continue
             execution.io_metrics = state.io_metrics
             if _is_finish(execution, state):
-                execution.finish(now)
+                execution.finish(transition.finished_at.get(state.attempt_id, now))
                 finished.append(execution)
                 finishing.append(state)
             else:
@@ -72,7 +75,7 @@ class TaskReports:
             steps.append(SendReleases(tuple(disowned)))
         if finished:
             noted = [
-                FinishedTask(state, execution.slot)
+                finished_task(execution, state, self._epoch_offset)
                 for state, execution in zip(finishing, finished, strict=True)
                 if execution.slot is not None and not self._is_stopping()
             ]
@@ -110,6 +113,16 @@ class TaskReports:
     def _disowned_unless_ended(self, execution: Execution) -> list[PlacedPartition]:
         """It may run there all the same."""
         return [] if execution.state.is_terminal else self._tracker.disown(execution)
+
+
+def finished_task(
+    execution: Execution, state: TaskExecutionState, epoch_offset: float
+) -> FinishedTask:
+    """What is noted of an attempt that has finished in its slot."""
+    assert execution.slot is not None
+    entered = execution.entered
+    deployed, finished = entered[ExecutionState.DEPLOYING], entered[ExecutionState.FINISHED]
+    return FinishedTask(state, execution.slot, deployed + epoch_offset, finished + epoch_offset)
 
 
 def _failed(

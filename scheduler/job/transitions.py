@@ -7,7 +7,7 @@ Regions are known by their indices, subtasks by their current attempts.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flinkray.checkpoint.handles import StateLocation
 from flinkray.core.ids import (
@@ -75,6 +75,8 @@ class TasksReported(Transition):
     """States of tasks, in their order."""
 
     states: tuple[TaskExecutionState, ...]
+    finished_at: Mapping[ExecutionAttemptID, float] = field(default_factory=dict)
+    """Of those that an earlier JobMaster has heard of before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,8 +317,8 @@ class AttemptsAdopted(Transition):
 
     running: tuple[tuple[Execution, AllocatedSlot, ExecutionState, float], ...]
     """With the time when each was deployed."""
-    ended: tuple[tuple[Execution, AllocatedSlot], ...]
-    """They are as if they had been deployed now.  How they ended is told next."""
+    ended: tuple[tuple[Execution, AllocatedSlot, float], ...]
+    """With the same.  How they ended is told next."""
     missing: tuple[Execution, ...]
     """They fail next."""
     free: tuple[AllocatedSlot, ...]
@@ -330,8 +332,8 @@ class CoordinatorsAdopted(Transition):
     attempts: Collection[CoordinatorAttempt]
     there: Collection[JobVertexID]
     """Those that are this JobMaster's by now; all others are gone."""
-    finished: Collection[JobVertexID]
-    """Those of which all subtasks have finished; they are adopted as running."""
+    finished: Mapping[JobVertexID, float]
+    """Those of which all subtasks have finished, and when; they are adopted as running."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,10 +81,16 @@ class JobNotes:
 
 @message
 class FinishedTask:
-    """An attempt that has finished, and the slot in which it has."""
+    """An attempt that has finished, and the slot in which it has.
+
+    Times are seconds since the epoch, by the clocks of the job's JobMasters; 0: not known.
+    """
 
     state: TaskExecutionState
     slot: AllocatedSlot
+    deployed_at: float = 0.0
+    finished_at: float = 0.0
+    """When its JobMaster heard of it."""
 
 
 @message

@@ -207,6 +207,35 @@ def test_what_has_finished_stays_finished_though_its_task_executor_has_forgotten
     assert tasks.states() == "a1:FINISHED#0 a2:RUNNING#0 b1:CREATED#0"
 
 
+@pytest.mark.parametrize("is_forgotten", [False, True])
+def test_what_has_finished_has_the_times_at_which_it_was_deployed_and_has(
+    is_forgotten: bool,
+) -> None:
+    """Whether its TaskExecutor remembers it or not; and so with the JobMaster after the next."""
+    tasks = taken_over(a=2, b=1, edges=["a => b"])
+    tasks.run()
+    tasks.finish("a1")
+    before = tasks.scheduler.details().vertices[0].executions[0].state_timestamps
+    for _ in range(2):
+        if is_forgotten:
+            tasks.ends.clear()
+        tasks.replace_job_master()
+        times = tasks.scheduler.details().vertices[0].executions[0].state_timestamps
+        assert times["FINISHED"] == before["FINISHED"]
+        assert times["DEPLOYING"] == before["DEPLOYING"]
+        assert times["RUNNING"] == before["DEPLOYING"], "when it began to run is not kept"
+
+
+def test_an_end_that_nobody_was_told_of_is_that_of_the_take_over() -> None:
+    tasks = taken_over(a=2)
+    tasks.run()
+    deployed = tasks.scheduler.details().vertices[0].executions[0].state_timestamps["DEPLOYING"]
+    tasks.happens([tasks.attempt("a1")], ExecutionState.FINISHED)
+    tasks.replace_job_master()
+    times = tasks.scheduler.details().vertices[0].executions[0].state_timestamps
+    assert (times["DEPLOYING"], times["FINISHED"]) == (deployed, tasks.now + EPOCH_OFFSET)
+
+
 def test_an_end_that_nobody_was_told_of_counts() -> None:
     tasks = taken_over(a=1, b=1, edges=["a => b"])
     tasks.run()

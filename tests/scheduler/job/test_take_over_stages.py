@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+import pytest
+
 from flinkray.core.ids import JobMasterId, JobVertexID
 from flinkray.scheduler.graph.job_graph import (
     DistributionPattern,
@@ -310,6 +312,22 @@ def test_the_next_stage_begins_when_the_one_before_was_finished_by_a_past_job_ma
     job.drivers.clear()
     job.replace_job_master()
     assert job.deployed(job.give()) == "last1#0"
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_stage_that_has_finished_has_the_times_of_its_own(is_there: bool) -> None:
+    """Whether its driver is still there or not."""
+    job = two_stages()
+    job.run()
+    job.says(RESULT)
+    before = [e.state_timestamps for e in job.scheduler.details().vertices[0].executions]
+    if not is_there:
+        job.drivers.clear()
+    for _ in range(2):
+        job.replace_job_master()
+        after = [e.state_timestamps for e in job.scheduler.details().vertices[0].executions]
+        for state in ("DEPLOYING", "FINISHED"):
+            assert [times[state] for times in after] == [times[state] for times in before]
 
 
 def test_results_of_a_later_attempt_are_read_as_such() -> None:
