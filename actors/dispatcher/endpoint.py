@@ -145,6 +145,7 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             job_master_factory,
             job=self._jobs.get,
             on_terminated=self._job_master_terminated,
+            on_unstartable=self._job_master_unstartable,
         )
         self._unreadable: dict[JobID, UnreadableRecordError] = {}
         """Jobs whose stored graph or result could not be read.  They are not run, and nothing of
@@ -525,10 +526,24 @@ class Dispatcher(FencedRpcEndpoint[DispatcherId], DispatcherGateway):
             now = self.clock.time()
             end = job.deaths.one_more(reason, now, self.clock.monotonic())
             if end is not None:
-                await self._job_ended(job, job.failed(JobExecutionError(job.job_id, end), now))
-                await self._clean_up(job)
+                await self._fail(job, end)
                 return
         await self._job_masters.start(job)
+
+    async def _job_master_unstartable(
+        self, job: ManagedJob, job_master_id: JobMasterId, reason: str
+    ) -> None:
+        if job.job_master_id != job_master_id or job.ending is not None:
+            return
+        self._job_masters.forget(job)
+        log.error("job %s: its JobMaster cannot be started: %s", job.job_id, reason)
+        await self._fail(job, f"its JobMaster cannot be started: {reason}")
+
+    async def _fail(self, job: ManagedJob, why: str) -> None:
+        """The job has no JobMaster, and is to get no other."""
+        error = JobExecutionError(job.job_id, why)
+        await self._job_ended(job, job.failed(error, self.clock.time()))
+        await self._clean_up(job)
 
     async def job_reached_terminal_state(
         self, job_id: JobID, job_master_id: JobMasterId, result: JobResult, details: JobDetails

@@ -17,11 +17,14 @@ from flinkray.actors.gateways.messages import (
     process_of_job_master,
 )
 from flinkray.actors.shared.leadership import Leadership
+from flinkray.core.error_text import summary_of
 from flinkray.core.errors import (
+    ConfigurationError,
     FencingTokenError,
     JobStateError,
     RecipientUnreachableError,
     RpcError,
+    RpcSerializationError,
 )
 from flinkray.core.ids import DispatcherId, JobID, JobMasterId, ResourceID
 from flinkray.rpc import (
@@ -62,15 +65,18 @@ class JobMasterSupervision:
         *,
         job: Callable[[JobID], ManagedJob | None],
         on_terminated: Callable[[ManagedJob, JobMasterId | None, str], Awaitable[None]],
+        on_unstartable: Callable[[ManagedJob, JobMasterId, str], Awaitable[None]],
     ) -> None:
         """*job* finds a job that is not cleaned up yet.  *on_terminated*: the JobMaster of that
-        session is gone, with the reason; None: there was none to be found."""
+        session is gone, with the reason; None: there was none to be found.  *on_unstartable*: it
+        cannot be started, and neither could the next one, with the reason."""
         self._dispatcher = dispatcher
         self._cluster = cluster
         self._leadership = leadership
         self._factory = job_master_factory
         self._job = job
         self._on_terminated = on_terminated
+        self._on_unstartable = on_unstartable
         self._resource_id = ResourceID(dispatcher.rpc_service.process_name)
 
     def begin(self, settings: HeartbeatSettings) -> None:
@@ -110,6 +116,11 @@ class JobMasterSupervision:
             # one that a previous Dispatcher was starting when it died, or that is deaf, lives yet
             await service.kill(spec.name)
             await service.spawn(spec)
+        except (ConfigurationError, RpcSerializationError) as error:
+            # its code is not there, or its arguments are not what it takes: no death of a process
+            if job.job_master_id == job_master_id:
+                await self._on_unstartable(job, job_master_id, summary_of(error))
+            return
         except Exception as error:  # noqa: BLE001 - whatever the JobMaster's own start-up raised
             if job.job_master_id == job_master_id:
                 reason = f"it did not start: {type(error).__name__}: {error}"

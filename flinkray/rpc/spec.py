@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import field
 from typing import Any
 
+from flinkray.core.error_text import summary_of
 from flinkray.core.errors import ConfigurationError
 from flinkray.core.ids import WorkerGroupId
 from flinkray.core.message import message
@@ -126,13 +127,15 @@ def load_factory(path: str) -> Callable[..., Any]:
     """Import ``package.module:function``.
 
     Raises:
-        ConfigurationError: there is no such module or function.
+        ConfigurationError: there is no such module or function, or importing it fails.
     """
     module_name, _, function_name = path.partition(":")
     try:
         factory = getattr(importlib.import_module(module_name), function_name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigurationError(f"cannot load the factory {path!r}: {error}") from error
+    except Exception as error:  # whatever the module raises as it is imported
+        raise ConfigurationError(
+            f"cannot load the factory {path!r}: {summary_of(error)}"
+        ) from error
     if not callable(factory):
         raise ConfigurationError(f"the factory {path!r} is not a function")
     return factory  # type: ignore[no-any-return]

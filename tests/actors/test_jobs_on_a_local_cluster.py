@@ -493,6 +493,41 @@ async def test_job_master_that_is_hung_is_replaced_and_in_the_end_given_up(tmp_p
     assert "JobMaster died 2 times" in (result.failure or "")
 
 
+async def create_dispatcher_without_job_masters(
+    rpc_service: RpcService, arguments: ClusterArguments
+) -> Dispatcher:
+    services = ClusterServices.create(rpc_service, arguments)
+    leadership = await Leadership.win(services.high_availability.get_dispatcher_leader_election())
+    factory = "tests.actors.no_such_module:create_job_master"
+    dispatcher = Dispatcher(rpc_service, services, leadership, job_master_factory=factory)
+    await dispatcher.recover()
+    return dispatcher
+
+
+class ClusterWithoutJobMasters(MiniCluster):
+    masters: ClassVar[dict[str, str]] = {
+        **MiniCluster.masters,
+        "Dispatcher": f"{__name__}:create_dispatcher_without_job_masters",
+    }
+
+
+@on_virtual_time
+async def test_job_whose_job_master_cannot_be_loaded_fails_at_once_with_the_cause(
+    tmp_path: Path,
+) -> None:
+    """Nobody has died: the next one could not be loaded either."""
+    async with ClusterWithoutJobMasters(str(tmp_path), configuration=QUICK) as cluster:
+        job_id = await cluster.submit(scripted_job(RUNS))
+        result = await asyncio.wait_for(cluster.result(job_id), 60)
+        details = await cluster.details(job_id)
+
+    assert result.status is JobStatus.FAILED
+    assert (result.failure or "").startswith("its JobMaster cannot be started: ConfigurationError")
+    assert "No module named 'tests.actors.no_such_module'" in (result.failure or "")
+    assert details.failovers == 0
+    assert [entry.text for entry in details.exceptions] == [result.failure]
+
+
 @on_virtual_time
 async def test_options_of_a_job_count_over_those_of_its_cluster(tmp_path: Path) -> None:
     """FO-14."""

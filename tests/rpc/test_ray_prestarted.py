@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import ray
 
-from flinkray.core.errors import ProcessExistsError, RpcConnectionError
+from flinkray.core.errors import ConfigurationError, ProcessExistsError, RpcConnectionError
 from flinkray.rpc import EndpointSpec, RayRpcService
 from flinkray.rpc.ray.directory import ProcessRecord, RayDirectory
 from flinkray.spark.ray_cluster import ray_actors
@@ -147,6 +147,24 @@ async def test_of_prestarted_processes_that_were_ended_nothing_stays(
     assert await service.run_blocking(directory.names, name) == [name]
     await service.end_prestarted()
     assert await service.run_blocking(directory.names, "Prestarted") == []
+
+
+async def test_a_role_whose_code_is_not_there_is_the_spawners_error_and_costs_one_process(
+    service: RayRpcService,
+) -> None:
+    """It ended one prestarted process after the other, and was told of by an actor in the end."""
+    name = await prestarted(service)
+    spec = EndpointSpec("Nothing", "nothing", "tests.rpc.no_such:create", may_take_over=True)
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(ConfigurationError, match=r"No module named 'tests\.rpc\.no_such'"):
+        await service.spawn(spec)
+    assert asyncio.get_running_loop().time() - began < 5, "an actor takes longer to be asked"
+    assert not await service.run_blocking(RayDirectory(service.namespace).get, "nothing")
+
+    def has_ended() -> bool:
+        return ray_actors(service.namespace)[name].is_dead
+
+    await eventually(lambda: service.run_blocking(has_ended), 60, "its end")
 
 
 async def test_an_error_at_the_start_of_the_role_is_the_spawners(service: RayRpcService) -> None:

@@ -74,6 +74,7 @@ def test_factory_is_found_by_its_module_and_name() -> None:
         ("tests.rpc.endpoints:no_such", "cannot load the factory"),
         ("tests.rpc.no_such:create_echo", "cannot load the factory"),
         (":create_echo", "cannot load the factory"),
+        ("tests.rpc.broken_module:create_echo", "ZeroDivisionError: division by zero"),
         ("tests.rpc.endpoints:__name__", "is not a function"),
     ],
 )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
-from flinkray.core.errors import RpcSerializationError
+from flinkray.core.errors import FlinkRayError, RpcSerializationError
 from flinkray.core.garbage_collection import spare_what_is_there
 from flinkray.core.resources import format_memory_size
 from flinkray.rpc.local_service import create_endpoint
@@ -210,8 +210,14 @@ class PrestartedProcess(RayProcess):
         role = await prestarted.role
         importing.cancel()
         await prestarted_service.run_blocking(directory.remove_prestarted, name)
-        load_factory(role.factory)
-        spec: EndpointSpec = codec.decode(role.spec)
+        try:
+            load_factory(role.factory)
+            spec: EndpointSpec = codec.decode(role.spec)
+        except FlinkRayError as error:
+            logger.exception("%s cannot become what it is to be", name)
+            role.answer.set_result(failed_start(error))
+            self._end_task = asyncio.create_task(self._end(FAILED_START_LINGER))
+            return
         self._name = spec.name  # as Ray shows it, which asks only now
         self._service = await RayRpcService.open_process(
             namespace, spec.name, self._end_of_service, actor_name=name

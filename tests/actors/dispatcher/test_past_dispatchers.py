@@ -92,6 +92,7 @@ async def test_it_starts_kills_and_replaces_no_job_master() -> None:
         "tests.nowhere:create_job_master",
         job=lambda _: None,
         on_terminated=nobody_dies,
+        on_unstartable=nobody_dies,
     )
     loop = asyncio.get_running_loop()
     graph = python_job(lambda context: None)
