@@ -13,12 +13,13 @@ from flinkray.spark.user_code import dump_function, load_function
 
 
 @pytest.fixture(autouse=True)
-def _restored_imports(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _restored_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Without what the scripts of a test were loaded as; what they import stays."""
     monkeypatch.setattr(sys, "path", sys.path[:])
-    before = set(sys.modules)
     yield
-    for name in set(sys.modules) - before:
-        del sys.modules[name]
+    for name, module in tuple(sys.modules.items()):
+        if (getattr(module, "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
 
 
 def script(path: Path, text: str) -> str:
@@ -80,6 +81,7 @@ def test_module_in_the_current_directory_is_found(
         ("library.py", r"JSONDecodeError: .* \(.*library.py, line 2\)"),
         ("exits.py", "exits.py exits while it is loaded: 3"),
         ("empty.py", "empty.py has no function 'pipeline'; it defines no function at all"),
+        ("empty.py", "a pipeline is a function that takes a SparkSession"),
         ("empty.py", "program of streams, run it with: flinkray run --python empty.py"),
         ("data.txt/../data", "data.txt/../data"),
     ],
