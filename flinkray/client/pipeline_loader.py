@@ -61,7 +61,10 @@ def _of_programs(target: str) -> str:
     """What to say besides where a script is given, but no function of it."""
     if not target.endswith(".py"):
         return ""
-    return f"; if it is a program of streams, run it with: flinkray run --python {target}"
+    return (
+        "; a pipeline is a function that takes a SparkSession and returns a DataFrame or nothing; "
+        f"if it is a program of streams, run it with: flinkray run --python {target}"
+    )
 
 
 def _split(target: str) -> tuple[str, str]:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +76,7 @@ def streamed(
             "again)"
         )
 
+    @wraps(function)
     def run(spark: Any) -> StreamedFrame:
         return StreamedFrame(function(spark), chosen, output_mode)
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from ray import cloudpickle as _cloudpickle
@@ -62,7 +62,7 @@ def dump_function(function: Callable[..., Any]) -> bytes:
     try:
         with user_modules_by_value(cloudpickle):
             payload: bytes = cloudpickle.dumps(function)
-    except (TypeError, AttributeError, pickle.PicklingError, RecursionError) as error:
+    except Exception as error:
         raise UserCodeError(_unpicklable(function, error)) from error
     return _MAGIC + _python_version().encode() + b"\n" + payload
 
@@ -204,35 +204,64 @@ def _installation_folders() -> tuple[Path, ...]:
 
 def _unpicklable(function: SparkFunction, error: BaseException) -> str:
     name = getattr(function, "__qualname__", repr(function))
-    culprit = _culprit(function)
-    where = f"it refers to {culprit}" if culprit else "something it refers to cannot be pickled"
+    culprit = _culprit(function, set())
+    if culprit is None:
+        where, way_out = "something it refers to cannot be pickled", _WAY_OUT
+    else:
+        description, value = culprit
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        where = f"it refers to {description} of type {kind}"
+        way_out = _WAY_OUT_OF_SPARK if kind.startswith("pyspark.") else _WAY_OUT
     return (
-        f"the function {name} cannot be sent to the cluster: {where} ({error}). Create such "
-        "objects (sessions, connections, locks, open files) inside of the function"
+        f"the function {name} cannot be sent to the cluster: {where} ({summary_of(error)}). "
+        f"{way_out}"
     )
 
 
-def _culprit(function: SparkFunction) -> str | None:
-    """The first global, captured variable or default of a function that does not pickle."""
-    code = getattr(function, "__code__", None)
-    if code is None:
+_WAY_OUT = "Create such objects (sessions, connections, locks, open files) inside of the function"
+_WAY_OUT_OF_SPARK = (
+    "It belongs to a Spark of the client: use the SparkSession that the function is given, and "
+    "make DataFrames of it inside of the function"
+)
+
+
+def _culprit(function: object, seen: set[int]) -> tuple[str, object] | None:
+    """The first global, captured variable or default that does not pickle, of a function or of
+    functions that it refers to.
+
+    Args:
+        seen: the ids of functions that need not be looked at.
+    """
+    if not isinstance(function, FunctionType) or id(function) in seen:
         return None
+    seen.add(id(function))
+    code = function.__code__
     variables: list[tuple[str, object]] = [
         (f"the global {name!r}", function.__globals__[name])
-        for name in code.co_names
+        for name in _names_in(code)
         if name in function.__globals__
     ]
-    cells = getattr(function, "__closure__", None) or ()
-    for name, cell in zip(code.co_freevars, cells, strict=True):
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         variables.append((f"the captured variable {name!r}", cell.cell_contents))
-    for value in getattr(function, "__defaults__", None) or ():
+    for value in function.__defaults__ or ():
         variables.append(("the default value", value))
     for description, value in variables:
         try:
             cloudpickle.dumps(value)
-        except (TypeError, AttributeError, pickle.PicklingError, RecursionError):
-            return f"{description} of type {type(value).__module__}.{type(value).__qualname__}"
+        except Exception:  # noqa: BLE001 - whatever it raises
+            if not isinstance(value, FunctionType):
+                return description, value
+            if (inner := _culprit(value, seen)) is not None:
+                return inner
     return None
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    """Of globals, and attributes: of its own, and of the functions in it."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_in(constant)
 
 
 def _python_version() -> str:

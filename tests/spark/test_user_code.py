@@ -7,9 +7,14 @@ import sys
 import threading
 from pathlib import Path
 from types import ModuleType
+from typing import NoReturn
 
 import pytest
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
+from flinkray.spark.micro_batches import streamed
+from flinkray.spark.tables import with_key
 from flinkray.spark.user_code import (
     UserCodeError,
     dump_function,
@@ -228,6 +233,71 @@ def test_a_global_that_cannot_be_pickled_is_named() -> None:
 
     with pytest.raises(UserCodeError, match=r"the global 'LOCK' of type _thread\.lock"):
         dump_function(guarded)
+
+
+class Unsendable:
+    """What is pickled may raise anything, as PySpark's contexts do."""
+
+    def __reduce__(self) -> NoReturn:
+        raise RuntimeError("only valid on the driver")
+
+
+UNSENDABLE = Unsendable()
+
+
+def test_whatever_pickling_raises_is_told_as_such() -> None:
+    def pipeline(session: object) -> object:
+        return [UNSENDABLE for _ in range(3)]
+
+    told = (
+        r"the global 'UNSENDABLE' of type .*Unsendable \(RuntimeError: only valid on the driver\)"
+    )
+    with pytest.raises(UserCodeError, match=told):
+        dump_function(pipeline)
+
+
+@pytest.mark.spark
+def test_a_session_of_the_client_is_named_and_that_there_is_one_on_the_cluster() -> None:
+    """As in scripts that begin with ``SparkSession.builder.getOrCreate()``."""
+    spark = SparkSession.__new__(SparkSession)
+    spark._sc = SparkContext.__new__(SparkContext)
+
+    def numbers() -> object:
+        return spark.range(3)
+
+    def pipeline(session: object) -> object:
+        return numbers()
+
+    with pytest.raises(UserCodeError) as caught:
+        dump_function(pipeline)
+
+    assert "the captured variable 'spark' of type pyspark.sql.session.SparkSession" in str(
+        caught.value
+    )
+    assert "use the SparkSession that the function is given" in str(caught.value)
+
+
+def test_of_a_function_in_another_one_what_it_refers_to_is_named() -> None:
+    lock = threading.Lock()
+
+    def guarded(session: object) -> object:
+        return lock
+
+    with pytest.raises(UserCodeError, match=r"function .*guarded cannot be sent.* variable 'lock'"):
+        dump_function(streamed(guarded, None, "append"))
+    with pytest.raises(UserCodeError, match=r"function .*guarded cannot be sent.* variable 'lock'"):
+        dump_function(with_key(guarded, ["key"]))
+
+
+def test_functions_that_refer_to_each_other_have_no_end_of_culprits() -> None:
+    def one(session: object) -> object:
+        return other, UNSENDABLE
+
+    def other(session: object) -> object:
+        return one
+
+    with pytest.raises(UserCodeError, match="the global 'UNSENDABLE'"):
+        dump_function(other)
 
 
 def test_a_module_that_the_cluster_lacks_is_named_with_the_way_out(
