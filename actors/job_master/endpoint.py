@@ -326,7 +326,7 @@ class JobMaster(FencedRpcEndpoint[JobMasterId], JobMasterGateway):
     def _metrics(self) -> Iterator[MetricSample]:
         scheduler = self._scheduler
         values = values_of_job(
-            scheduler.overview(), scheduler.restarts, scheduler.checkpoints, self.clock.time()
+            scheduler.running_since, scheduler.restarts, scheduler.checkpoints, self.clock.time()
         )
         return samples_of(JOB, values, {"job": self._graph.name})
 

@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping
 
 from flinkray.rpc import MetricSample
 from flinkray.scheduler.reports.checkpoint_statistics import CheckpointsOverview
-from flinkray.scheduler.reports.job_info import JobOverview
-from flinkray.scheduler.shared.states import JobStatus
 
 TASK = "flinkray_taskmanager_job_task_"
 """With the labels job, vertex and subtask."""
@@ -80,12 +78,11 @@ def samples_of(
 
 
 def values_of_job(
-    job: JobOverview, restarts: int, checkpoints: CheckpointsOverview | None, now: float
+    running_since: float, restarts: int, checkpoints: CheckpointsOverview | None, now: float
 ) -> dict[str, float]:
-    """*now*: seconds since the epoch."""
-    running_since = job.last_modified if job.status is JobStatus.RUNNING else None
+    """*running_since* (0: the job does not run) and *now* are seconds since the epoch."""
     values: dict[str, float] = {
-        "uptime": 0 if running_since is None else (now - running_since) * 1000,
+        "uptime": (now - running_since) * 1000 if running_since else 0,
         "numRestarts": restarts,
     }
     return values if checkpoints is None else {**values, **checkpoints.figures()}

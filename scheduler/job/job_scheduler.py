@@ -755,6 +755,11 @@ class JobScheduler:
         )
 
     @property
+    def running_since(self) -> float:
+        """In seconds since the epoch, under whichever JobMaster; 0: the job is not RUNNING."""
+        return self._job.running_since
+
+    @property
     def restarts(self) -> int:
         """How often the job was restarted."""
         return self._job.restarts

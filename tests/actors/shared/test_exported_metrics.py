@@ -12,7 +12,7 @@ from flinkray.scheduler.reports.checkpoint_statistics import (
     CheckpointStatistics,
     CheckpointStatus,
 )
-from flinkray.scheduler.reports.job_info import JobDetails, JobOverview
+from flinkray.scheduler.reports.job_info import JobDetails
 from flinkray.scheduler.shared.states import JobStatus
 
 LAST = CheckpointStatistics(7, CheckpointStatus.COMPLETED, False, 5000, 1.5, 2, 2, 300, 100, "/chk")
@@ -23,12 +23,11 @@ def test_a_job_has_the_same_figures_at_both_endpoints(last: CheckpointStatistics
     checkpoints = CheckpointsOverview(1, 2, 3, 0, last, None, None, None, ())
     started = {JobStatus.RUNNING.name: 10.0}
     job = JobID(bytes(16))
-    overview = JobOverview(job, "flights", JobStatus.RUNNING, 9.0, None, last_modified=10.0)
     details = JobDetails(
         job, "flights", JobStatus.RUNNING, 9.0, None, started, 4, (), checkpoints=checkpoints
     )
 
-    exported = values_of_job(overview, 4, checkpoints, 12.0)
+    exported = values_of_job(10.0, 4, checkpoints, 12.0)
 
     of_rest = of_job(details, 12.0)
     of_rest.pop("lastCheckpointExternalPath", None)  # which is no number
@@ -39,11 +38,9 @@ def test_a_job_has_the_same_figures_at_both_endpoints(last: CheckpointStatistics
     assert len(list(samples_of(JOB, exported, {"job": "flights"}))) == len(exported)
 
 
-@pytest.mark.parametrize("status", [JobStatus.CREATED, JobStatus.RESTARTING, JobStatus.FINISHED])
-def test_a_job_that_does_not_run_is_up_for_no_time(status: JobStatus) -> None:
+def test_a_job_that_does_not_run_is_up_for_no_time() -> None:
     """And one that takes no checkpoints has no figures of them."""
-    overview = JobOverview(JobID(bytes(16)), "flights", status, 9.0, None, last_modified=10.0)
-    assert values_of_job(overview, 4, None, 12.0) == {"uptime": 0, "numRestarts": 4}
+    assert values_of_job(0.0, 4, None, 12.0) == {"uptime": 0, "numRestarts": 4}
 
 
 def test_names_are_written_as_ray_has_them() -> None:

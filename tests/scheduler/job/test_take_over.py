@@ -141,6 +141,7 @@ def test_jobs_and_tasks_run_since_they_began_and_not_since_the_take_over() -> No
     for _ in range(2):
         tasks.replace_job_master()
         assert tasks.scheduler.details().status_timestamps["RUNNING"] == job_runs
+        assert tasks.scheduler.running_since == job_runs
         assert starts_of(tasks) == began
     (vertex, _) = tasks.scheduler.details().vertices
     (execution,) = vertex.executions
