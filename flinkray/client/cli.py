@@ -4,7 +4,8 @@
 
 Exit codes: 0 success; 1 the job failed, or an error that is none of the following; 2 bad input
 (arguments, script, configuration, a job that is refused); 3 no cluster, or it cannot be reached, or
-does not answer; 4 unknown job; 5 the job was cancelled or suspended by somebody else; 130 Ctrl-C.
+does not answer; 4 unknown job; 5 the job was cancelled or suspended by somebody else; 130 Ctrl-C;
+143 SIGTERM.
 Results go to standard output; progress, notes and errors to standard error.
 """
 
@@ -26,7 +27,6 @@ from flinkray.client.cli_settings import (
     BAD_INPUT,
     ENDED_BY_OTHERS,
     FAILED,
-    INTERRUPTED,
     NO_CLUSTER,
     UNKNOWN_JOB,
     Connect,
@@ -139,6 +139,7 @@ def main() -> None:
     """Entry point of the ``flinkray`` command."""
     _prepare_streams()
     settings = Settings(process_ends=True)
+    settings.end_at_sigterm()
     code = _execute(sys.argv[1:], settings)
     if settings.ray_is_left_at_the_end:
         with suppress(OSError):  # nobody reads what was said
@@ -178,7 +179,7 @@ def _execute(arguments: Sequence[str], settings: Settings) -> int:
         return error.exit_code
     except (KeyboardInterrupt, click.Abort) as interrupt:
         note(str(interrupt.__cause__ or interrupt) or "interrupted")  # click wraps it
-        return INTERRUPTED
+        return settings.interrupted
     except FlinkRayError as error:
         if settings.verbose:
             traceback.print_exc()

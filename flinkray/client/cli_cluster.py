@@ -5,7 +5,15 @@ from __future__ import annotations
 import click
 
 from flinkray.client import cli_output
-from flinkray.client.cli_options import JSON, common, connected, running, say, settings
+from flinkray.client.cli_options import (
+    JSON,
+    check_set_for,
+    common,
+    connected,
+    running,
+    say,
+    settings,
+)
 from flinkray.client.cli_settings import note
 from flinkray.core.config import Configuration
 from flinkray.core.options import CLUSTER_ID
@@ -24,14 +32,21 @@ def up(
     values: tuple[tuple[str, str], ...], as_json: bool, address: str | None, cluster_id: str
 ) -> None:
     """Start a cluster on a running Ray; one that runs already is left as it is."""
-    from flinkray.client.cluster import start_cluster
+    from flinkray.client.cluster import start_cluster_alone, values_not_taken
     from flinkray.client.connect import open_rpc_service
 
     configuration = Configuration({**dict(values), CLUSTER_ID.key: cluster_id})
+    check_set_for(configuration, "cluster", "job")
     with open_rpc_service(running(address), cluster_id) as (loop, rpc_service, runtime):
-        started = loop.run(start_cluster(rpc_service, configuration))
+        started = loop.run(start_cluster_alone(rpc_service, configuration))
+        others = loop.run(values_not_taken(rpc_service, configuration))
+    for key, value in others.items():
+        note(
+            f"{key} is {value.present} in this cluster, and not {value.asked}: to change it, end "
+            "the cluster (flinkray cluster down) and start it again"
+        )
     if as_json:
-        up_now = {"cluster_id": cluster_id, "started": list(started)}
+        up_now = {"cluster_id": cluster_id, "started": list(started), "not_taken": others}
         click.echo(cli_output.to_json({**up_now, "dashboard_url": runtime.dashboard_url}))
         return
     if started:

@@ -13,8 +13,9 @@ import click
 import flinkray
 from flinkray.client.cli_settings import UNKNOWN_JOB, Settings
 from flinkray.core.config import Configuration
+from flinkray.core.errors import ConfigurationError
 from flinkray.core.ids import JobID
-from flinkray.core.options import CLUSTER_ID
+from flinkray.core.options import CLUSTER_ID, OPTIONS, set_for
 from flinkray.core.resources import MOST_CORES
 
 if TYPE_CHECKING:
@@ -155,6 +156,25 @@ def settings(help: str) -> Callable[[F], F]:
     return pairs("-D", "values", help=help, kind=_setting)
 
 
+_SET_BY = {
+    "cluster": "flinkray cluster up -D",
+    "job": "flinkray run -D",
+    "client": "flinkray run -D",
+    "REST endpoint": "flinkray rest -D",
+}
+
+
+def check_set_for(configuration: Configuration, *kinds: str) -> None:
+    """Raises ConfigurationError: an option that was set does nothing for any of *kinds*."""
+    for key in configuration.to_dict():
+        kind = set_for(OPTIONS[key])
+        if kind not in kinds:
+            raise ConfigurationError(
+                f"{key} is an option of the {kind} and does nothing here: it is set by "
+                f"{_SET_BY[kind]}"
+            )
+
+
 def connect(
     address: str, cluster_id: str, configuration: Configuration | None = None
 ) -> AbstractContextManager[ClusterClient]:
@@ -163,7 +183,8 @@ def connect(
     settings = settings_of_command()
     if settings.connect is not None:
         return settings.connect(address, cluster_id, configuration)
-    return flinkray.connect(address, cluster_id=cluster_id, configuration=configuration)
+    with settings.connecting():
+        return flinkray.connect(address, cluster_id=cluster_id, configuration=configuration)
 
 
 def connected(address: str | None, cluster_id: str) -> AbstractContextManager[ClusterClient]:
@@ -175,7 +196,8 @@ def connected(address: str | None, cluster_id: str) -> AbstractContextManager[Cl
     from flinkray.client.connect import connect_until_the_end
 
     settings.ray_is_left_at_the_end = True
-    return connect_until_the_end(address, cluster_id, Configuration())
+    with settings.connecting():
+        return connect_until_the_end(address, cluster_id, Configuration())
 
 
 def settings_of_command() -> Settings:

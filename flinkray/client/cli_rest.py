@@ -10,7 +10,7 @@ from types import FrameType
 
 import click
 
-from flinkray.client.cli_options import common, connected, settings
+from flinkray.client.cli_options import check_set_for, common, connected, settings
 from flinkray.core.config import Configuration
 from flinkray.core.rest_options import REST_BIND_ADDRESS, REST_BIND_PORT
 
@@ -35,7 +35,9 @@ def rest(
 
     given = {REST_BIND_ADDRESS.key: host, REST_BIND_PORT.key: port}
     options = {key: value for key, value in given.items() if value is not None}
-    rest_settings = RestSettings.of(Configuration({**dict(values), **options}))
+    configuration = Configuration({**dict(values), **options})
+    check_set_for(configuration, "REST endpoint")
+    rest_settings = RestSettings.of(configuration)
     with connected(address, cluster_id) as client:
         server = RestServer(client.dispatcher, rest_settings)
         client.run(server.start())

@@ -14,6 +14,7 @@ from click.core import ParameterSource
 from flinkray.client import cli_output
 from flinkray.client.attached_run import LeftRunning, ProgressDisplay, run_attached
 from flinkray.client.cli_options import (
+    check_set_for,
     common,
     connect,
     cores,
@@ -21,7 +22,7 @@ from flinkray.client.cli_options import (
     settings,
     settings_of_command,
 )
-from flinkray.client.cli_settings import FAILED, INTERRUPTED, note
+from flinkray.client.cli_settings import FAILED, note
 from flinkray.client.pipeline_loader import load_pipeline
 from flinkray.client.savepoint_locations import absolute_location
 from flinkray.core.config import Configuration
@@ -129,7 +130,7 @@ def run(
     cluster.  Everything after TARGET then belongs to the program, options included: give the
     options of this command, and --python, before TARGET.
 
-    Ctrl-C cancels the job and waits for its end; a second one leaves at once.
+    Ctrl-C, or SIGTERM, cancels the job and waits for its end; a second one leaves at once.
     """
     from flinkray.client.job_builder import spark_job
     from flinkray.client.job_result import JobExecutionResult
@@ -142,6 +143,7 @@ def run(
             **_of_savepoint(from_savepoint, allow_non_restored_state),
         }
     )
+    check_set_for(configuration, "cluster", "job", "client")
     if is_program:
         _refuse_options_of_pipelines()
         if restarts is not None:
@@ -193,10 +195,10 @@ def run(
                 else (f"look with: flinkray info {job.job_id}")
             )
             note(f"left job {job.job_id} while it was being cancelled; {more}")
-            return INTERRUPTED
+            return settings_of_command().interrupted
         if was_interrupted:
             note(f"job {job.job_id} ended: {ended.status.name}")
-            return INTERRUPTED
+            return settings_of_command().interrupted
         result = JobExecutionResult.of(ended)
     text = f"job {result.job_id} finished in {cli_output.format_seconds(result.net_runtime)}"
     if result.has_data:

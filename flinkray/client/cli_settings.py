@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
@@ -15,6 +18,8 @@ if TYPE_CHECKING:
 
 FAILED, BAD_INPUT, NO_CLUSTER, UNKNOWN_JOB, ENDED_BY_OTHERS, INTERRUPTED = 1, 2, 3, 4, 5, 130
 """Exit codes."""
+TERMINATED = 143
+"""The exit code in place of INTERRUPTED where SIGTERM has come."""
 
 Connect = Callable[[str, str, "Configuration"], AbstractContextManager["ClusterClient"]]
 """From the address of a Ray, the id of a cluster and the configuration to a client, which is left
@@ -34,6 +39,37 @@ class Settings:
     """The line of a program whose call was refused."""
     ray_is_left_at_the_end: bool = False
     """The process has joined Ray, and is to leave it by ending, in no other way."""
+    is_connecting: bool = False
+    """Nothing has begun yet that the process would have to end."""
+    was_terminated: bool = False
+    """SIGTERM has come."""
+
+    @property
+    def interrupted(self) -> int:
+        """The exit code of a command line that Ctrl-C or SIGTERM has ended."""
+        return TERMINATED if self.was_terminated else INTERRUPTED
+
+    @contextmanager
+    def connecting(self) -> Iterator[None]:
+        """What begins with it is cleared up by Ray when this process ends."""
+        self.is_connecting = True
+        try:
+            yield
+        finally:
+            self.is_connecting = False
+
+    def end_at_sigterm(self) -> None:
+        """From now on SIGTERM, by which containers and services are ended, does what Ctrl-C does.
+        For a process that ends with its command line."""
+        signal.signal(signal.SIGTERM, self._terminate)
+
+    def _terminate(self, number: int, frame: FrameType | None) -> None:
+        if self.is_connecting:  # what was raised inside of Ray could leave locks that are held
+            with suppress(OSError):  # by no stream: one may be in the middle of a line
+                os.write(2, b"terminated\n")
+            os._exit(TERMINATED)
+        self.was_terminated = True
+        raise KeyboardInterrupt("terminated")
 
 
 def note(text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import posixpath
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,18 +22,33 @@ from flinkray.client import ray_runtime
 from flinkray.client.ray_runtime import ClusterRecord
 from flinkray.client.savepoint_locations import absolute_locations
 from flinkray.core.config import Configuration
-from flinkray.core.errors import FlinkRayError, ProcessExistsError, RpcConnectionError, RpcError
+from flinkray.core.errors import (
+    ConfigurationError,
+    FlinkRayError,
+    ProcessExistsError,
+    RpcConnectionError,
+    RpcError,
+)
 from flinkray.core.high_availability_options import STANDBY_MASTERS
 from flinkray.core.ids import DispatcherId
-from flinkray.core.options import AVOID_HEAD_NODE, CLUSTER_ID, MAX_MASTER_GROWTH, STORAGE_DIR
+from flinkray.core.options import (
+    AVOID_HEAD_NODE,
+    CLUSTER_ID,
+    MAX_MASTER_GROWTH,
+    OPTIONS,
+    STORAGE_DIR,
+)
 from flinkray.ha import (
     HighAvailabilityServices,
     LeaderRetrievalService,
     StoreError,
     absolute_location,
+    open_directory,
 )
 from flinkray.rpc import EndpointSpec, Placement, Renewal, RpcService, split_address
 from flinkray.rpc.time_limit import within
+
+log = logging.getLogger(__name__)
 
 DEFAULT_STORAGE = "~/.flinkray"
 
@@ -72,6 +88,16 @@ def cluster_storage(configuration: Configuration) -> str:
     return posixpath.join(root, configuration.get(CLUSTER_ID))
 
 
+def _check_storage(directory: str) -> None:
+    """Raises ConfigurationError: no process could find what is stored there."""
+    try:
+        open_directory(directory)
+    except ValueError as error:
+        raise ConfigurationError(f"{STORAGE_DIR.key} is of no use: {error}") from error
+    except OSError as error:  # those who need it say so, with what they need it for
+        log.info("%s cannot be looked at: %s", directory, error)
+
+
 async def start_cluster(
     rpc_service: RpcService, configuration: Configuration, *, storage_dir: str | None = None
 ) -> tuple[str, ...]:
@@ -94,6 +120,7 @@ async def start_cluster(
     if record is None or not await rpc_service.run_blocking(ray_runtime.has_masters, cluster_id):
         await check_reachable(configuration)
         directory = absolute_location(storage_dir or cluster_storage(configuration))
+        await rpc_service.run_blocking(_check_storage, directory)
         values = configuration.to_dict() | absolute_locations(configuration)
         record = ClusterRecord(values, directory)
         await rpc_service.run_blocking(ray_runtime.remember_cluster, cluster_id, record)
@@ -114,6 +141,61 @@ async def start_cluster(
     if started:
         await _until_led(rpc_service, record)
     return tuple(started)
+
+
+async def start_cluster_alone(
+    rpc_service: RpcService, configuration: Configuration
+) -> tuple[str, ...]:
+    """As :func:`start_cluster`, after whoever starts the same cluster at present: of two
+    configurations the cluster would have one here and the other there.
+
+    Raises:
+        ClusterStartError: that takes too long.
+    """
+    cluster_id = configuration.get(CLUSTER_ID)
+    clock = rpc_service.clock
+    deadline = clock.monotonic() + 2 * _START_TIMEOUT
+    while True:
+        sign = await rpc_service.run_blocking(ray_runtime.begin_to_start, cluster_id)
+        if sign is not None:
+            break
+        if clock.monotonic() >= deadline:
+            raise ClusterStartError(
+                f"another command has been starting cluster {cluster_id!r} for "
+                f"{2 * _START_TIMEOUT:g} s: end that, or what it has started with "
+                "'flinkray cluster down'"
+            )
+        await asyncio.sleep(_POLL)
+    try:
+        return await start_cluster(rpc_service, configuration)
+    finally:
+        await rpc_service.run_blocking(ray_runtime.end_to_start, sign)
+
+
+@dataclass(frozen=True)
+class OtherValue:
+    """Of an option for which a cluster that runs was asked to have another one."""
+
+    asked: str
+    present: str
+
+
+async def values_not_taken(
+    rpc_service: RpcService, configuration: Configuration
+) -> dict[str, OtherValue]:
+    """What of *configuration* is not so in the cluster, which runs, by key."""
+    record = await cluster_record(rpc_service, configuration.get(CLUSTER_ID))
+    if record is None:
+        return {}
+    known = {key: value for key, value in record.configuration.items() if key in OPTIONS}
+    present = Configuration(known)
+    values = configuration.to_dict() | absolute_locations(configuration)
+    asked = Configuration(values)
+    return {
+        key: OtherValue(value, known.get(key, OPTIONS[key].default_text()))
+        for key, value in values.items()
+        if asked.get(OPTIONS[key]) != present.get(OPTIONS[key])
+    }
 
 
 def master_specs(

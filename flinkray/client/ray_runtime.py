@@ -7,14 +7,17 @@ import json
 import logging
 import os
 import re
+import signal
 import socket
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 import grpc
 import ray
-from ray._private import services, worker
+from ray._private import services, utils, worker
 from ray._private.grpc_utils import init_grpc_channel
 from ray._private.ray_constants import GLOBAL_GRPC_OPTIONS
 from ray._raylet import (  # type: ignore[attr-defined]
@@ -22,6 +25,7 @@ from ray._raylet import (  # type: ignore[attr-defined]
     Config,
     PlacementGroupID,
 )
+from ray.actor import ActorHandle
 from ray.experimental.internal_kv import (
     _internal_kv_del,
     _internal_kv_get,
@@ -53,6 +57,8 @@ RAY_CLIENT = "ray://"
 _DISPATCHER = re.compile(r"Dispatcher(-\d+)?")
 """Names of the processes that lead as Dispatchers, or wait to."""
 _MASTER = re.compile(r"(Dispatcher|ResourceManager)(-\d+)?")
+_STARTER = "ClusterStarter"
+"""Name of what is there while a command starts the cluster."""
 _CLUSTER = b"cluster"
 _HOST_AND_PORT = re.compile(r"(?:\[(?P<ipv6>[^\[\]]+)\]|(?P<host>[^\[\]/]+)):(?P<port>[0-9]{1,5})")
 _HIGHEST_PORT = 65535
@@ -181,7 +187,7 @@ def start_local_ray(namespace: str, options: Mapping[str, object]) -> RayRuntime
         )
 
     try:
-        with java_on_path():
+        with java_on_path(), _sigterm_as_before():
             context = in_time(start)
     except Exception as error:  # Ray raises some of its own as bare Exceptions
         raise RayStartError(
@@ -217,6 +223,23 @@ def in_time(start: Callable[[], T], clear_away: Callable[[], None] = ray.shutdow
             log.warning("Ray's node did not start in time, and is started again")
             clear_away()
     return start()
+
+
+@contextmanager
+def _sigterm_as_before() -> Iterator[None]:
+    """Who has said what SIGTERM is to do keeps that.  Ray replaces it twice: by a function that
+    exits with code 15, and beneath Python by one that prints the stacks of a crash."""
+    before = signal.getsignal(signal.SIGTERM)
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or not callable(before):
+        yield
+        return
+    of_ray, utils.set_sigterm_handler = utils.set_sigterm_handler, lambda handler: None
+    try:
+        yield
+    finally:
+        utils.set_sigterm_handler = of_ray
+        signal.signal(signal.SIGTERM, before)
 
 
 def _words_of(error: BaseException) -> str:
@@ -267,12 +290,13 @@ def join_ray(address: str, namespace: str) -> RayRuntime:
     _check_answers(address)
     show_messages_on_standard_error()
     try:
-        context = ray.init(
-            address=address,
-            namespace=namespace,
-            log_to_driver=False,
-            logging_level=logging.WARNING,
-        )
+        with _sigterm_as_before():
+            context = ray.init(
+                address=address,
+                namespace=namespace,
+                log_to_driver=False,
+                logging_level=logging.WARNING,
+            )
     except Exception as error:  # Ray raises some of its own as bare Exceptions
         raise ClusterNotFoundError(
             f"cannot join the Ray at {address}: {_cut(_words_of(error))}{advice(error)}"
@@ -371,6 +395,27 @@ def running_clusters() -> list[str]:
             if _DISPATCHER.fullmatch(actor["name"]) and actor["namespace"].startswith(prefix)
         }
     )
+
+
+class _Starter:
+    """Its name is what only one process can have at a time; it does nothing."""
+
+
+def begin_to_start(cluster_id: str) -> ActorHandle[Any] | None:
+    """A sign that this process starts the cluster, until :func:`end_to_start` or its end; None:
+    another one does."""
+    starter: Any = ray.remote(num_cpus=0, max_restarts=0)(_Starter)
+    try:
+        sign: ActorHandle[Any] = starter.options(
+            name=_STARTER, namespace=cluster_namespace(cluster_id)
+        ).remote()
+    except ValueError:  # Ray's for a name that is taken
+        return None
+    return sign
+
+
+def end_to_start(sign: ActorHandle[Any]) -> None:
+    ray.kill(sign)
 
 
 def remember_cluster(cluster_id: str, record: ClusterRecord) -> None:

@@ -487,14 +487,15 @@ def reference_page() -> str:
         "|---|---|---|---|---|",
     ]
     lines += [
-        f"| `{option.key}` | {option.default_text()} | {option.type.accepts} | {_set_for(option)} "
+        f"| `{option.key}` | {option.default_text()} | {option.type.accepts} | {set_for(option)} "
         f"| {_meaning(option)} |"
         for option in OPTIONS.values()
     ]
     return "\n".join(lines) + "\n"
 
 
-def _set_for(option: ConfigOption[Any]) -> str:
+def set_for(option: ConfigOption[Any]) -> str:
+    """What it is set for: cluster, job, client or REST endpoint."""
     if option.key in job_options.JOB_OPTIONS:
         return "job"
     if option.key.startswith(("rest.", "web.")):

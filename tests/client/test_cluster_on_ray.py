@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import subprocess
 import sys
@@ -202,3 +203,52 @@ def test_ending_a_cluster_takes_what_was_left_of_it_and_nothing_else(output: Out
 def test_head_node_is_one_of_rays_nodes() -> None:
     nodes: list[dict[str, Any]] = ray.nodes()
     assert ray_runtime.head_node_id() in {node["NodeID"] for node in nodes}
+
+
+def test_a_storage_that_no_process_knows_is_refused_by_its_option(output: Output) -> None:
+    named = ["--cluster-id", "no-storage"]
+    assert execute(["cluster", "up", *named, "-D", "storage.dir=s3x://bucket"]) == 2
+    assert "error: storage.dir is of no use: Unrecognized filesystem type" in output()[1]
+    assert actors_of("flinkray-no-storage") == set()
+
+
+def test_of_two_that_start_a_cluster_at_once_the_other_is_told(tmp_path: Path) -> None:
+    """Its masters would differ, or neither would be as the record says by which they are found."""
+    named = ["--cluster-id", "twice"]
+    folders = [tmp_path / name for name in ("one", "other")]
+    address = ray.get_runtime_context().gcs_address
+    lines = [
+        [sys.executable, "-m", "flinkray", "cluster", "up", "--json", "--address", address, *named]
+        for _ in folders
+    ]
+    starting = [
+        subprocess.Popen(
+            [*line, "-D", f"storage.dir={folder}", "-D", f"taskmanager.numberOfTaskSlots={n}"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for n, (line, folder) in enumerate(zip(lines, folders, strict=True), 1)
+    ]
+    told = [process.communicate() for process in starting]
+    try:
+        assert [process.returncode for process in starting] == [0, 0], told
+        started = [json.loads(out)["started"] for out, _ in told]
+        assert sorted(started) == [[], ["ResourceManager", "Dispatcher"]]
+        winner = 1 if started[0] == [] else 0
+        loser = 1 - winner
+        record = ray_runtime.recall_cluster("twice")
+        assert record is not None
+        assert record.storage_dir == f"{folders[winner]}/twice"
+        assert record.configuration["taskmanager.numberOfTaskSlots"] == str(winner + 1)
+        out, err = told[loser]
+        assert json.loads(out)["not_taken"] == {
+            "storage.dir": {"asked": str(folders[loser]), "present": str(folders[winner])},
+            "taskmanager.numberOfTaskSlots": {"asked": str(loser + 1), "present": str(winner + 1)},
+        }
+        assert f"taskmanager.numberOfTaskSlots is {winner + 1} in this cluster" in err
+        assert "flinkray cluster down" in err
+        assert json.loads(told[winner][0])["not_taken"] == {}
+        assert masters_of("flinkray-twice") == {"Dispatcher", "ResourceManager"}
+    finally:
+        assert execute(["cluster", "down", *named]) == 0
