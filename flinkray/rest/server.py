@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from flinkray.core.config import Configuration
 from flinkray.core.error_text import summary_of
@@ -41,6 +42,16 @@ from flinkray.rest.settings_handlers import SettingsHandlers
 from flinkray.rest.web_page import WebPage
 
 log = logging.getLogger(__name__)
+
+
+def _is_no_fault_of_clients(record: logging.LogRecord) -> bool:
+    """They have their answer, status 400: anybody could fill the log with what is no HTTP."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, HttpProcessingError)
+
+
+_log_of_aiohttp = logging.getLogger(f"{__name__}.aiohttp")
+_log_of_aiohttp.addFilter(_is_no_fault_of_clients)
 
 _VERSIONS = ("", "/v1")
 """Each path is there below all of them (RE-01)."""
@@ -130,7 +141,9 @@ class RestServer:
         self._idle = IdleConnections(settings.idleness_timeout)
         self._app = application(routes, settings)
         self._app.middlewares.insert(0, self._idle)
-        self._runner = web.AppRunner(self._app, access_log=None, handle_signals=False)
+        self._runner = web.AppRunner(
+            self._app, access_log=None, handle_signals=False, logger=_log_of_aiohttp
+        )
         self._address: str | None = None
 
     @property

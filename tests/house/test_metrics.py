@@ -74,6 +74,13 @@ def test_alerts_are_of_one_cluster_and_end_with_it() -> None:
     assert not [rule["alert"] for rule in rules if "absent" in rule["expr"]]
 
 
+def test_a_new_job_master_is_no_reason_for_an_alert_about_checkpoints() -> None:
+    """It counts them from 0 again, though the job has been up for long."""
+    rules = [rule["expr"] for group in RULES["groups"] for rule in group["rules"]]
+    (none_yet,) = [expr for expr in rules if "number_of_completed_checkpoints" in expr]
+    assert "max_over_time(ray_flinkray_jobmanager_job_number_of_completed_checkpoints" in none_yet
+
+
 def test_docs_have_every_metric(exported: set[str]) -> None:
     """In the table of its scope, with what the endpoint says of it."""
     page = (ROOT / "docs/metrics.md").read_text()

@@ -314,6 +314,19 @@ def test_nothing_that_is_sent_breaks_it(
     assert answer.status < 500, answer
 
 
+@pytest.mark.parametrize("sent", ["GET /jobs HTTP/1.1", "GET /jobs HTTP/1.1\r\nHost", "NOTHING"])
+def test_what_is_no_http_is_answered_and_not_logged(
+    sent: str, ask: Asker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """There was a traceback for each."""
+    host, port = ask.place.split(":")
+    with closing(socket.create_connection((host, int(port)))) as client:
+        client.settimeout(30)
+        client.sendall(f"{sent}\r\n\r\n".encode())
+        assert client.recv(100).startswith(b"HTTP/1.0 400 ")
+    assert caplog.text == ""
+
+
 def test_a_slow_client_keeps_nobody_waiting(ask: Asker) -> None:
     host, port = ask.place.split(":")
     with closing(socket.create_connection((host, int(port)))) as slow:
