@@ -33,6 +33,13 @@ REST_TOKEN = ConfigOption(
     "Flink, which has no such check.",
     is_secret=True,
 )
+REST_TOKEN_FILE = ConfigOption(
+    "rest.token-file",
+    optional_text("the path of a file"),
+    None,
+    "A file with the token in place of rest.token, which other users of the machine can see on the "
+    "command line. Line breaks around the token are left out.",
+)
 REST_SSL_CERTIFICATE = ConfigOption(
     "rest.ssl.certificate",
     optional_text("the path of a file"),

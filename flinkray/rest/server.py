@@ -10,6 +10,7 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable, Container, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -28,6 +29,7 @@ from flinkray.core.rest_options import (
     REST_SSL_CERTIFICATE,
     REST_SSL_KEY,
     REST_TOKEN,
+    REST_TOKEN_FILE,
     WEB_REFRESH_INTERVAL,
 )
 from flinkray.rest.cluster import Cluster, ClusterView
@@ -96,7 +98,7 @@ class RestSettings:
         return cls(
             configuration.get(REST_BIND_ADDRESS),
             ports_of(configuration.get(REST_BIND_PORT)),
-            configuration.get(REST_TOKEN),
+            _token_of(configuration),
             certificate,
             key,
             configuration.get(REST_MAX_CONTENT_LENGTH),
@@ -105,6 +107,27 @@ class RestSettings:
             configuration.get(WEB_REFRESH_INTERVAL),
             configuration.get(REST_ASYNC_STORE_DURATION),
         )
+
+
+def _token_of(configuration: Configuration) -> str | None:
+    """
+    Raises:
+        ConfigurationError: two are given, or the file does not hold one.
+    """
+    path = configuration.get(REST_TOKEN_FILE)
+    if path is None:
+        return configuration.get(REST_TOKEN)
+    if configuration.get(REST_TOKEN) is not None:
+        raise ConfigurationError(
+            f"{REST_TOKEN.key} and {REST_TOKEN_FILE.key} are two places of one token: leave one out"
+        )
+    try:
+        token = Path(path).read_text(encoding="utf-8").strip()
+        return Configuration({REST_TOKEN.key: token}).get(REST_TOKEN)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{REST_TOKEN_FILE.key} cannot be read: {error}") from error
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path} ({REST_TOKEN_FILE.key}) has no token: {error}") from error
 
 
 def ports_of(text: str) -> range:
@@ -172,7 +195,7 @@ class RestServer:
                 "%s can be reached from other machines, and whoever reaches it can cancel jobs: "
                 "set %s",
                 self._address,
-                REST_TOKEN.key,
+                REST_TOKEN_FILE.key,
             )
 
     async def _bind(self, context: ssl.SSLContext | None) -> None:
@@ -328,7 +351,8 @@ class _Door:
             raise RestError(403, "a page of another site may not ask here")
         if not (_is_address(host) or host in ("localhost", self._host)):
             raise RestError(
-                403, f"{host!r} is not where this is: ask by its address, or set {REST_TOKEN.key}"
+                403,
+                f"{host!r} is not where this is: ask by its address, or set {REST_TOKEN_FILE.key}",
             )
 
 

@@ -534,3 +534,23 @@ def test_counts_of_the_cluster(ask: Asker) -> None:
     assert "taskmanagers-blocked" not in overview
     statuses = [it["status"] for it in ask.get("/jobs")["jobs"]]
     assert overview["jobs-finished"] == statuses.count("FINISHED")
+
+
+def test_the_token_may_be_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    of_file = {"rest.token-file": str(path)}
+
+    def refused(values: dict[str, str]) -> str:
+        with pytest.raises(ConfigurationError) as caught:
+            RestSettings.of(Configuration(values))
+        return str(caught.value)
+
+    assert "rest.token-file cannot be read" in refused(of_file)
+    path.write_text("too-short\n")
+    assert f"{path} (rest.token-file) has no token" in refused(of_file)
+    assert "too-short" not in refused(of_file)
+    path.write_bytes(b"\xff" * 20)
+    assert "rest.token-file cannot be read" in refused(of_file)
+    path.write_text(f"{TOKEN}\n")
+    assert RestSettings.of(Configuration(of_file)).token == TOKEN
+    assert "leave one out" in refused({**of_file, "rest.token": TOKEN})
