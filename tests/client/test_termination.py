@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 import socket
 import subprocess
@@ -77,17 +76,8 @@ def test_a_run_that_has_not_reached_a_cluster_ends_at_once(deaf: str, tmp_path: 
 
 
 @pytest.mark.ray
-def test_a_run_cancels_its_job_and_waits_for_its_end(tmp_path: Path) -> None:
+def test_a_run_cancels_its_job_and_waits_for_its_end(ray_cluster: None, tmp_path: Path) -> None:
     """Kubernetes ends pods so.  Ray's own answer is the stacks of a crash, and the job goes on."""
-    is_ours = not ray.is_initialized()
-    if is_ours:
-        ray.init(
-            address="local",
-            include_dashboard=False,
-            num_cpus=4,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
     named = ["--cluster-id", "terminated"]
     assert execute(["cluster", "up", *named, "-D", f"storage.dir={tmp_path}"]) == 0
     try:
@@ -108,5 +98,3 @@ def test_a_run_cancels_its_job_and_waits_for_its_end(tmp_path: Path) -> None:
         assert job.status.name == "CANCELED"
     finally:
         assert execute(["cluster", "down", *named]) == 0
-        if is_ours:
-            ray.shutdown()
