@@ -463,15 +463,22 @@ async def create_deaf_job_master(
     )
 
 
-async def create_dispatcher_of_deaf_job_masters(
-    rpc_service: RpcService, arguments: ClusterArguments
+async def dispatcher_with(
+    rpc_service: RpcService, arguments: ClusterArguments, job_master_factory: str
 ) -> Dispatcher:
     services = ClusterServices.create(rpc_service, arguments)
     leadership = await Leadership.win(services.high_availability.get_dispatcher_leader_election())
-    factory = f"{__name__}:create_deaf_job_master"
-    dispatcher = Dispatcher(rpc_service, services, leadership, job_master_factory=factory)
+    dispatcher = Dispatcher(
+        rpc_service, services, leadership, job_master_factory=job_master_factory
+    )
     await dispatcher.recover()
     return dispatcher
+
+
+async def create_dispatcher_of_deaf_job_masters(
+    rpc_service: RpcService, arguments: ClusterArguments
+) -> Dispatcher:
+    return await dispatcher_with(rpc_service, arguments, f"{__name__}:create_deaf_job_master")
 
 
 class ClusterOfDeafJobMasters(MiniCluster):
@@ -496,12 +503,8 @@ async def test_job_master_that_is_hung_is_replaced_and_in_the_end_given_up(tmp_p
 async def create_dispatcher_without_job_masters(
     rpc_service: RpcService, arguments: ClusterArguments
 ) -> Dispatcher:
-    services = ClusterServices.create(rpc_service, arguments)
-    leadership = await Leadership.win(services.high_availability.get_dispatcher_leader_election())
     factory = "tests.actors.no_such_module:create_job_master"
-    dispatcher = Dispatcher(rpc_service, services, leadership, job_master_factory=factory)
-    await dispatcher.recover()
-    return dispatcher
+    return await dispatcher_with(rpc_service, arguments, factory)
 
 
 class ClusterWithoutJobMasters(MiniCluster):
